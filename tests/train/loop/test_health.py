@@ -1,0 +1,63 @@
+"""Health checks: each one speaks up on the fault that it is there for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from train.errors import EXIT_TRAINING, UserError
+from train.loop import health
+
+
+@pytest.mark.parametrize(
+    ("loss", "word"),
+    [
+        (math.log(512), "an untrained model starts here"),
+        (math.log(512) * 1.04, "an untrained model starts here"),
+        (math.log(512) * 1.06, "warning"),
+        (2.0, "knows something already"),
+        (0.05, "almost nothing to learn"),
+    ],
+)
+def test_the_first_loss_is_judged_against_uniform_guessing(loss: float, word: str) -> None:
+    line = health.judge_first_loss(loss, 512)
+    assert word in line
+    assert "ln V = 6.238" in line
+
+
+def test_a_tensor_that_never_gets_a_gradient_is_named() -> None:
+    parameters = {name: torch.nn.Parameter(torch.ones(2)) for name in ("used", "zero", "unused")}
+    (parameters["used"].sum() + 0 * parameters["zero"].sum()).backward()
+    check = health.GradientCheck(parameters)
+    check.look()
+    assert check.line() == "1 of 3 adapter tensors got a gradient"
+    with pytest.raises(UserError) as caught:
+        check.enforce()
+    assert {"unused", "zero"} <= set(caught.value.message.splitlines())
+    assert caught.value.exit_code == EXIT_TRAINING
+
+
+def test_gradients_of_all_tensors_pass_even_over_two_steps() -> None:
+    parameters = {name: torch.nn.Parameter(torch.ones(2)) for name in ("a", "b")}
+    check = health.GradientCheck(parameters)
+    for name in ("a", "b"):
+        parameters[name].sum().backward()
+        check.look()
+    check.enforce()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_figure_that_is_not_finite_stops_the_run(value: float) -> None:
+    with pytest.raises(UserError, match="step 3: loss is") as caught:
+        health.require_finite(3, loss=value, grad_norm=1.0)
+    assert caught.value.exit_code == EXIT_TRAINING
+    health.require_finite(3, loss=1.0, grad_norm=0.0)
+
+
+def test_an_adapter_that_did_not_move_stops_the_run() -> None:
+    before = {"a": torch.zeros(2), "b": torch.ones(2)}
+    with pytest.raises(UserError, match="no tensor changed"):
+        health.require_moved(before, {name: tensor.clone() for name, tensor in before.items()})
+    health.require_moved(before, {"a": torch.zeros(2), "b": torch.full((2,), 2.0)})

@@ -1,0 +1,114 @@
+"""The recipe's schema: strict, every fault at once, the command line over the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from train.config import RunConfig, build_config, parse_assignment
+from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError
+
+FLAGS = {"adapter": "lora", "model": "m", "data": "d", "output": "o"}
+
+
+def test_every_fault_is_reported_at_once_with_its_origin(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("adapter: lorra\nlearning_rat: 1e-4\nlora: {r: 0}\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        build_config(recipe, {"model": "m"}, ["oft.block=3"])
+    lines = caught.value.message.splitlines()
+    assert caught.value.exit_code == EXIT_CONFIG
+    assert any("recipe.yaml: adapter" in line and "'lorra'" in line for line in lines)
+    assert any("did you mean learning_rate?" in line for line in lines)
+    assert any("recipe.yaml: lora.r" in line for line in lines)
+    assert any("--set oft.block: no such field; did you mean oft." in line for line in lines)
+    assert any(line.startswith("data: not given") for line in lines)
+    assert any(line.startswith("output: not given") for line in lines)
+
+
+def test_yaml_text_that_is_a_number_is_a_number(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("learning_rate: 1e-4\n", encoding="utf-8")
+    assert build_config(recipe, FLAGS, []).learning_rate == 1e-4
+
+
+@pytest.mark.parametrize("text", ["lora.r=yes", "learning_rate=on", "max_steps=true"])
+def test_yaml_booleans_are_no_numbers(text: str) -> None:
+    with pytest.raises(UserError, match="a number is due"):
+        build_config(None, FLAGS, [text])
+
+
+@pytest.mark.parametrize(
+    "text", ["learning_rate=nan", "learning_rate=.inf", "learning_rate=0", "max_steps=0", "lora.r=1.5"]
+)
+def test_values_that_cannot_train_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--set"):
+        build_config(None, FLAGS, [text])
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("adapter: oft\nseed: 1\nlora: {r: 4, lora_alpha: 4}\n", encoding="utf-8")
+    config = build_config(recipe, FLAGS, ["seed=7", "lora.r=16"])
+    assert (config.adapter, config.seed, config.lora.r, config.lora.lora_alpha) == ("lora", 7, 16, 4)
+
+
+def test_a_value_given_twice_on_the_command_line_is_refused() -> None:
+    with pytest.raises(UserError, match="already given by --adapter"):
+        build_config(None, FLAGS, ["adapter=oft"])
+    with pytest.raises(UserError, match="already given by --set seed"):
+        build_config(None, FLAGS, ["seed=1", "seed=2"])
+
+
+def test_a_key_given_twice_in_the_file_is_refused_with_its_line(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("seed: 1\nadapter: lora\nseed: 2\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"recipe.yaml:3: .*'seed' is given twice"):
+        build_config(recipe, FLAGS, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [1", "not a valid recipe"),
+        (b"- 1\n", "is a mapping"),
+        (b"\xff\xfe\xff", "not UTF-8"),
+        (b"{a b", "not a valid"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        build_config(recipe, FLAGS, [])
+
+
+def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="No such file"):
+        build_config(tmp_path / "none.yaml", FLAGS, [])
+
+
+def test_an_assignment_without_a_value_is_a_usage_error() -> None:
+    with pytest.raises(UserError) as caught:
+        parse_assignment("lora.r")
+    assert caught.value.exit_code == EXIT_USAGE
+
+
+def test_a_scalar_has_no_fields_below_it() -> None:
+    with pytest.raises(UserError, match="seed has no fields"):
+        build_config(None, {**FLAGS}, ["seed=3", "seed.deep=1"])
+
+
+def test_every_shipped_recipe_is_complete() -> None:
+    folder = Path(__file__).parents[2] / "train" / "recipes"
+    recipes = sorted(folder.glob("*.yaml"))
+    assert recipes
+    for recipe in recipes:
+        adapter = build_config(recipe, {"model": "m", "data": "d", "output": "o"}, []).adapter
+        assert adapter in recipe.name
+
+
+def test_every_field_has_a_description_or_a_name_of_its_library() -> None:
+    ours = {"adapter", "model", "data", "output", "overlong", "thinking", "device", "precision"}
+    assert all(RunConfig.model_fields[name].description for name in ours)

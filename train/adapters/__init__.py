@@ -1,0 +1,1 @@
+"""LoRA and OFT: configuration, attachment, checks. One file per adapter, in PEFT format."""

@@ -1,0 +1,1 @@
+"""The baked-in verification."""

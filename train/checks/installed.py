@@ -1,0 +1,162 @@
+"""Checks of what is installed: versions and files equal the lock, torch is the expected build."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import re
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from train.checks.report import CheckFailed, Skipped
+from train.image import BuildInfo
+
+NO_BUILD = "there is no build-info.json: this environment was not made by build.py, so there is no lock to compare with"
+
+
+def require_image(image: BuildInfo | None) -> BuildInfo:
+    if image is None:
+        raise Skipped(NO_BUILD)
+    return image
+
+
+def locked_versions(image: BuildInfo) -> dict[str, str]:
+    """Name -> version that the lock demands here; markers are evaluated for this Python and machine."""
+    from packaging.markers import Marker
+
+    wanted = {}
+    for name, entry in image.packages.items():
+        for option in entry if isinstance(entry, list) else [entry]:
+            version, marker = (option, None) if isinstance(option, str) else (option["version"], option.get("marker"))
+            if marker is None or Marker(marker).evaluate():
+                wanted[name] = version
+    return wanted
+
+
+def versions_equal_lock(image: BuildInfo | None) -> str:
+    """Every locked and every provided package is there in its version."""
+    build = require_image(image)
+    wanted = locked_versions(build) | build.provided
+    if not wanted:
+        raise Skipped("the build info names no packages: there was no lock when it was rendered")
+    faults = []
+    for name, version in sorted(wanted.items()):
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found = "missing"
+        if found != version:
+            faults.append(f"{name} {found}, the lock says {version}")
+    if faults:
+        raise CheckFailed("; ".join(faults))
+    return f"{len(wanted)} packages"
+
+
+def files_equal_lock(image: BuildInfo | None) -> str:
+    """Every installed file equals what the hash-checked wheel brought.
+
+    pip compared each wheel with the lock when it was installed, and the build kept the hash of each RECORD then;
+    RECORD has the hash of each file.
+    """
+    build = require_image(image)
+    if not build.records:
+        raise Skipped("the build info has no record hashes: it was not completed after the installation")
+    faults, files = [], 0
+    for name, wanted in sorted(build.records.items()):
+        record = _record(name)
+        if record is None:
+            faults.append(f"{name}: has no RECORD")
+        elif hashlib.sha256(record.read_bytes()).hexdigest() != wanted:
+            faults.append(f"{name}: its RECORD changed after the installation")
+        else:
+            changed, count = _changed_files(record)
+            faults += [f"{name}: {path}" for path in changed]
+            files += count
+    if faults:
+        more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise CheckFailed("; ".join(faults[:5]) + more)
+    return f"{files} files of {len(build.records)} packages"
+
+
+def _record(name: str) -> Path | None:
+    try:
+        distribution = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    folder = getattr(distribution, "_path", None)  # there is no public way from a distribution to its folder
+    path = Path(folder) / "RECORD" if folder else None
+    return path if path and path.exists() else None
+
+
+def _changed_files(record: Path) -> tuple[list[str], int]:
+    faults, count = [], 0
+    for name, method, wanted in _hashed_files(record):
+        path = record.parent.parent / name
+        count += 1
+        if not path.exists():
+            faults.append(f"{name} is missing")
+        elif _digest(path, method) != wanted:
+            faults.append(f"{name} changed after the installation")
+    return faults, count
+
+
+def _hashed_files(record: Path) -> Iterator[tuple[str, str, str]]:
+    with record.open(newline="", encoding="utf-8") as file:
+        for name, signature, *_ in csv.reader(file):
+            if signature and not name.endswith(".pyc"):
+                method, _, digest = signature.partition("=")
+                yield name, method, digest
+
+
+def _digest(path: Path, method: str) -> str:
+    digest = hashlib.new(method)
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
+
+
+def no_foreign_accelerator(image: BuildInfo | None) -> str:
+    """No NVIDIA library wheel beside a torch that is no CUDA build: the trace of a torch replaced by pip."""
+    build = require_image(image)
+    # The wheels' own names; torch's type of build decides, not the backend's name.
+    found = sorted(
+        name
+        for name in {re.sub(r"[-_.]+", "-", item.metadata["Name"] or "").lower() for item in metadata.distributions()}
+        if re.match(r"^(nvidia|cuda)-", name)
+    )
+    if found and not build.torch.get("cuda"):
+        raise CheckFailed(f"torch is no CUDA build here, but these are installed: {', '.join(found[:5])}")
+    return f"{len(found)} CUDA library wheels, torch built for CUDA {build.torch.get('cuda')}"
+
+
+def torch_is_expected(image: BuildInfo | None) -> str:
+    """torch imports, and is the version and the kind of build that the spec names."""
+    build = require_image(image)
+    import torch
+
+    found: dict[str, Any] = {
+        "version": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+    }
+    wanted = expected_torch(build)
+    faults = [
+        f"{name} is {found[name]}, {value} is expected"
+        for name, value in wanted.items()
+        if value != "unknown" and found[name] != value
+    ]
+    if faults:
+        raise CheckFailed(f"torch: {'; '.join(faults)}")
+    return ", ".join(f"{name} {value}" for name, value in found.items())
+
+
+def expected_torch(build: BuildInfo) -> dict[str, Any]:
+    """version, cuda, hip of the torch that the spec names for this machine."""
+    import platform
+
+    version = build.torch.get("by_architecture", {}).get(platform.machine(), build.torch["version"])
+    return {"version": version, "cuda": build.torch.get("cuda"), "hip": build.torch.get("hip")}

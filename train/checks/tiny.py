@@ -1,0 +1,124 @@
+"""A deterministic tiny Qwen2 with a byte-level BPE tokenizer, made in place: for demos, verify and tests."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from train.errors import EXIT_CONFIG, UserError
+from train.loop.model import quiet_libraries, share_files
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+NUM_TOKENS = 280
+"""The tokenizer's size: bytes, special tokens and a few merges. The model has more rows, as Qwen's do."""
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+CONFIG: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+def samples_file() -> Path:
+    """The instruction rows that ship with isotune: school physics, Chinese and English."""
+    return Path(__file__).parent.parent / "samples" / "physics.jsonl"
+
+
+def make_tiny(folder: Path, seed: int = 0) -> None:
+    """Write a tiny random text checkpoint into a new or empty folder. The same seed gives the same bytes.
+
+    UserError (exit 78) where the folder holds something already.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"--output {folder}: is not empty", "name a new folder", EXIT_CONFIG)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tokenizer(folder)
+    except OSError as fault:
+        raise UserError(
+            f"--output {folder}: cannot be written: {fault.strerror}",
+            "name a folder you may write",
+            EXIT_CONFIG,
+        ) from None
+    quiet_libraries()
+    tiny_model(seed).save_pretrained(folder)
+    share_files(folder)
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level BPE trained on the sample rows, with ChatML: eos `<|im_end|>`, pad `<|endoftext|>`."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=NUM_TOKENS,
+        special_tokens=[AddedToken(token, special=True) for token in SPECIAL_TOKENS],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    rows = [json.loads(line) for line in samples_file().read_text(encoding="utf-8").splitlines()]
+    tokenizer.train_from_iterator((f"{row['instruction']}\n{row['output']}" for row in rows), trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "model_max_length": CONFIG["max_position_embeddings"],
+        "clean_up_tokenization_spaces": False,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+
+
+def tiny_model(seed: int) -> PreTrainedModel:
+    """A random Qwen2 whose layers are strong enough to be steered, under a head weak enough to start at ln V."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    model = Qwen2ForCausalLM(Qwen2Config(**CONFIG))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            _fill(name, parameter, generator)
+    return model
+
+
+def _fill(name: str, parameter: torch.Tensor, generator: torch.Generator) -> None:
+    if parameter.dim() < 2:
+        parameter.fill_(1.0 if "norm" in name else 0.0)
+    elif "lm_head" in name or "embed_tokens" in name:
+        # Logits of deviation d = 0.032 sqrt(hidden) = 0.5 raise the first loss to about ln V + d^2 / 2.
+        parameter.normal_(std=0.032, generator=generator)
+    else:
+        parameter.normal_(std=1 / math.sqrt(parameter.shape[1]), generator=generator)

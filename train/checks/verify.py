@@ -1,0 +1,146 @@
+"""`train verify`: run the checks of the build part and of the device part, and report."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from train.checks import installed
+from train.checks.report import CheckFailed, Report, Skipped
+from train.image import BuildInfo, read_build_info
+
+NETWORK_EVENTS = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
+
+
+def verify(parts: dict[str, bool], quiet: bool = False) -> Report:
+    """Run the checks of the named parts (`build`, `device`).
+
+    The build part needs no device and no network: vendor plugins are hidden from import, since they load a driver
+    that only the host has.
+    """
+    image = read_build_info()
+    report = Report(image.backend if image else "no image")
+    connections = watch_network()
+    if parts.get("build"):
+        with hidden_plugin(image), tempfile.TemporaryDirectory(prefix="isotune-verify-") as folder:
+            for name, check in build_checks(image, Path(folder)):
+                report.check("build", name, check, quiet)
+            report.check("build", "offline", lambda: nothing_connected(connections), quiet)
+    if parts.get("device"):
+        report.check("device", "seen", lambda: device_is_seen(image), quiet)
+    return report
+
+
+def build_checks(image: BuildInfo | None, folder: Path) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Name and function of each check that needs no device, in the order in which they make sense."""
+    yield "versions", lambda: installed.versions_equal_lock(image)
+    yield "files", lambda: installed.files_equal_lock(image)
+    yield "no foreign wheels", lambda: installed.no_foreign_accelerator(image)
+    yield "torch", lambda: importable(image) or installed.torch_is_expected(image)
+    for adapter in ("lora", "oft"):
+        yield f"{adapter} trains", partial(_training, image, folder, "trains", adapter)
+        yield f"{adapter} reloads, merges", partial(_training, image, folder, "reloads_and_merges", adapter)
+    yield "oft stays orthogonal", partial(_training, image, folder, "rotations_are_orthogonal")
+    yield "packing", partial(_training, image, folder, "packing_keeps_samples_apart")
+
+
+def _training(image: BuildInfo | None, folder: Path, check: str, *arguments: str) -> str:
+    importable(image)
+    from train.checks import training
+
+    return getattr(training, check)(training.Bench(folder), *arguments)
+
+
+def importable(image: BuildInfo | None) -> str:
+    """Empty where torch imports. Skipped where the spec says that it needs its driver, and the driver is not here."""
+    try:
+        import torch  # noqa: F401
+    except (ImportError, OSError, RuntimeError) as fault:
+        if image is not None and not image.import_at_build:
+            raise Skipped(f"torch cannot be imported without its driver: {fault}") from None
+        raise CheckFailed(f"torch cannot be imported: {fault}") from None
+    return ""
+
+
+@contextmanager
+def hidden_plugin(image: BuildInfo | None) -> Iterator[None]:
+    """Hide the vendor's plugin of torch from every import, and from torch's own autoload, while the checks run."""
+    before = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD")
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    finder = _Hide(image.plugin["module"]) if image and image.plugin else None
+    original = importlib.util.find_spec
+    if finder:
+        sys.meta_path.insert(0, finder)
+        # Libraries ask find_spec whether the plugin is there: it must answer None, not raise.
+        importlib.util.find_spec = lambda name, package=None: None if finder.hides(name) else original(name, package)
+    try:
+        yield
+    finally:
+        importlib.util.find_spec = original
+        if finder:
+            sys.meta_path.remove(finder)
+        if before is None:
+            del os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"]
+        else:
+            os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = before
+
+
+class _Hide:
+    """A finder that refuses one module and all below it."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def hides(self, name: str) -> bool:
+        return name == self.module or name.startswith(self.module + ".")
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if self.hides(name):
+            raise ModuleNotFoundError(f"{name} is hidden while the build part of verify runs", name=name)
+        return None
+
+
+def watch_network() -> list[str]:
+    """A list that fills with every attempt of this process to reach the network from now on."""
+    attempts: list[str] = []
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in NETWORK_EVENTS:
+            attempts.extend(_outside(event, arguments))
+
+    sys.addaudithook(note)
+    return attempts
+
+
+def _outside(event: str, arguments: tuple[Any, ...]) -> Iterator[str]:
+    address = arguments[1] if event in ("socket.connect", "socket.sendto") else arguments[0]
+    if isinstance(address, (str, bytes)) and event in ("socket.connect", "socket.sendto"):
+        return  # a path: a socket of this machine
+    yield f"{event} {address!r}"
+
+
+def nothing_connected(attempts: list[str]) -> str:
+    """No check tried to reach the network. Sees Python's sockets; the build cuts the network besides."""
+    if attempts:
+        raise CheckFailed(f"{len(attempts)} attempts to reach the network: {'; '.join(sorted(set(attempts))[:5])}")
+    return "no attempt to reach the network"
+
+
+def device_is_seen(image: BuildInfo | None) -> str:
+    """torch finds a device of the type that this image was built for."""
+    from train.device import is_available
+
+    device_type = image.device_type if image else "cpu"
+    if device_type == "cpu":
+        raise Skipped("no device: the cpu needs no check of its own beyond the build part")
+    if not is_available(device_type):
+        raise Skipped(f"no device: torch finds no {device_type} here")
+    return f"torch finds {device_type}"

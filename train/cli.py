@@ -1,0 +1,133 @@
+"""The `train` command. Heavy libraries are imported by the commands that need them, never here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from train.errors import EXIT_STOPPED, EXIT_USAGE, UserError
+
+app = typer.Typer(
+    help="Fine-tune Qwen models with LoRA or OFT: train --adapter lora|oft --model DIR --data FILE --output DIR",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+FLAGS = ("adapter", "model", "data", "output", "eval_data")
+
+
+@app.callback(invoke_without_command=True)
+def fine_tune(
+    context: typer.Context,
+    adapter: Annotated[str | None, typer.Option(help="lora or oft", metavar="lora|oft")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="folder of a Qwen2, Qwen2.5 or Qwen3 checkpoint", metavar="DIR")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="training rows, .jsonl or .json", metavar="FILE")] = None,
+    output: Annotated[str | None, typer.Option(help="folder for the results; new or empty", metavar="DIR")] = None,
+    eval_data: Annotated[
+        str | None, typer.Option(help="rows for evaluation loss and generations", metavar="FILE")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="a YAML recipe; the command line wins over it", metavar="FILE")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="any field of the recipe, for example lora.r=16", metavar="KEY=VALUE"),
+    ] = None,
+    json_schema: Annotated[bool, typer.Option("--json-schema", help="print the schema of a recipe")] = False,
+) -> None:
+    """Fine-tune; or one of the commands below."""
+    given = dict(zip(FLAGS, (adapter, model, data, output, eval_data), strict=True))
+    named = {f"--{name.replace('_', '-')}": value for name, value in given.items()}
+    used = [flag for flag, value in [*named.items(), ("--config", config), ("--set", assignments)] if value]
+    if context.invoked_subcommand is not None:
+        if used or json_schema:
+            raise UserError(
+                f"{used[0] if used else '--json-schema'}: belongs to fine-tuning, not to {context.invoked_subcommand}"
+            )
+        return
+    if json_schema:
+        from train.config import RunConfig
+
+        typer.echo(json.dumps(RunConfig.model_json_schema(), indent=2, ensure_ascii=False))
+        return
+    if not used:
+        typer.echo(context.get_help())
+        return
+    _run(config, given, assignments or [])
+
+
+def _run(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> None:
+    from train.config import build_config
+
+    config = build_config(recipe, flags, assignments)
+    from train.loop.preflight import check_places
+
+    check_places(config)
+    from train.loop.run import run
+
+    outcome = run(config)
+    results = outcome.results
+    typer.echo(
+        f"finished: {results['num_steps']} steps, loss {results['first_loss']:.3f} -> {results['last_loss']:.3f}, "
+        f"{results['seconds']:.0f} s; results in {config.output}"
+    )
+
+
+@app.command()
+def verify(
+    build: Annotated[bool, typer.Option("--build", help="only the part that needs no device")] = False,
+    device: Annotated[bool, typer.Option("--device", help="only the part that needs the device")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+) -> None:
+    """Prove that this image or environment is what its lock says, and that it trains."""
+    from train.checks.verify import verify as run_checks
+
+    parts = {"build": build or not device, "device": device or not build}
+    report = run_checks(parts, quiet=as_json)
+    typer.echo(json.dumps(report.as_dict(), indent=2) if as_json else report.summary())
+    raise typer.Exit(report.exit_code)
+
+
+@app.command("make-tiny")
+def make_tiny_command(
+    output: Annotated[Path, typer.Option(help="a new or empty folder", metavar="DIR")],
+    kind: Annotated[str, typer.Option(help="what the model reads", metavar="text")] = "text",
+    seed: Annotated[int, typer.Option(help="of the random weights")] = 0,
+) -> None:
+    """Make a deterministic tiny Qwen2 checkpoint, for demos and tests."""
+    if kind != "text":
+        raise UserError(f"--kind {kind}: is not a kind", "the kinds are: text")
+    from train.checks.tiny import make_tiny
+
+    make_tiny(output, seed)
+    typer.echo(f"made a tiny text model in {output}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: runs a command and exits with its code (DESIGN's table of sysexits)."""
+    sys.exit(call(sys.argv[1:] if arguments is None else arguments))
+
+
+def call(arguments: list[str]) -> int:
+    """Run the command line; faults of the user become `error:` and `hint:` lines on stderr and an exit code."""
+    try:
+        result = app(arguments, standalone_mode=False, prog_name="train")
+    except UserError as fault:
+        print(fault, file=sys.stderr)
+        return fault.exit_code
+    except typer.TyperException as fault:
+        print(f"error: {fault.format_message()}\nhint: train --help", file=sys.stderr)
+        return EXIT_USAGE
+    except typer.Abort:
+        return EXIT_STOPPED
+    except KeyboardInterrupt:
+        print("error: stopped by the keyboard; this run saved no checkpoint", file=sys.stderr)
+        return 130
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,1 @@
+"""From files to labelled token rows: readers, formats, chat template, collation."""

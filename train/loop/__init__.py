@@ -1,0 +1,1 @@
+"""The training loop: trainer, metrics, health, the run from recipe to manifest."""

@@ -1,0 +1,128 @@
+"""Load a checkpoint folder: tokenizer and weights, with nothing missing and nothing fetched."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from train.errors import EXIT_CONFIG, UserError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+KNOWN_TYPES = ("qwen2", "qwen3")
+"""`model_type` of the families that the tests train; others are tried and said to be untested."""
+
+
+def quiet_libraries() -> None:
+    """Errors only, and no progress bars: in a log they are noise between a run's own lines."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def share_files(folder: Path) -> None:
+    """Let others read the files, as far as the umask allows. safetensors writes them for their owner alone.
+
+    A refusal is no fault: some mounts know no permissions.
+    """
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in folder.iterdir():
+        if path.is_file():
+            with contextlib.suppress(OSError):
+                path.chmod(0o666 & ~umask)
+
+
+def read_model_config(folder: Path) -> dict[str, Any]:
+    """config.json of a checkpoint folder; UserError (exit 78) where the folder is no checkpoint."""
+    if not folder.is_dir():
+        raise UserError(
+            f"--model {folder}: is no folder",
+            "give the folder of a downloaded checkpoint; in a container mount it: -v /path/to/model:/model:ro",
+            EXIT_CONFIG,
+        )
+    path = folder / "config.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as fault:
+        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
+        raise UserError(
+            f"{path}: cannot be read: {fault.strerror}",
+            f"the folder holds {found}; a checkpoint has config.json",
+            EXIT_CONFIG,
+        ) from None
+    except ValueError as fault:
+        raise UserError(f"{path}: is not valid JSON: {fault}", "copy the checkpoint again", EXIT_CONFIG) from None
+    if "model_type" not in content:
+        raise UserError(f"{path}: has no model_type", "--model takes a transformers checkpoint", EXIT_CONFIG)
+    return content
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The checkpoint's own tokenizer; UserError (exit 78) with the library's reason where it does not load."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as fault:  # the library raises many kinds for a damaged folder
+        reason = str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
+        raise UserError(
+            f"--model {folder}: the tokenizer does not load: {reason}",
+            "copy the checkpoint again",
+            EXIT_CONFIG,
+        ) from None
+
+
+def load_model(folder: Path, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
+    """The causal language model with every weight read from the folder.
+
+    transformers fills a missing weight with random numbers and a log line: here it is an error (exit 78).
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except Exception as fault:  # as above: damaged, truncated and foreign files raise many kinds
+        reason = str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
+        raise UserError(
+            f"--model {folder}: the weights do not load: {reason}", "copy the checkpoint again", EXIT_CONFIG
+        ) from None
+    model, report = loaded
+    for problem in ("missing_keys", "mismatched_keys"):
+        if report.get(problem):
+            names = sorted(map(str, report[problem]))
+            shown = f"{', '.join(names[:5])} ({len(names)} in all)"
+            raise UserError(
+                f"--model {folder}: {problem.replace('_', ' ')} in the weights: {shown}",
+                "the checkpoint is incomplete: copy all of its .safetensors files again",
+                EXIT_CONFIG,
+            )
+    model.config.use_cache = False
+    return model
+
+
+def hash_file(path: Path) -> str:
+    """sha256 of a file's content, as `sha256:<hex>`."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def hash_folder(folder: Path) -> dict[str, str]:
+    """Name -> sha256 of each file directly in a checkpoint folder."""
+    return {path.name: hash_file(path) for path in sorted(folder.iterdir()) if path.is_file()}

@@ -1,0 +1,1 @@
+"""What is made of a trained adapter: generations and the loss curve."""
