@@ -34,7 +34,7 @@ def fine_tune(
         str | None, typer.Option(help="rows for evaluation loss and generations", metavar="FILE")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="a YAML recipe; the command line wins over it", metavar="FILE")
+        Path | None, typer.Option(help="a YAML recipe, or lora, oft, tiny; the command line wins", metavar="FILE")
     ] = None,
     assignments: Annotated[
         list[str] | None,
@@ -84,14 +84,17 @@ def _run(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> 
 def verify(
     build: Annotated[bool, typer.Option("--build", help="only the part that needs no device")] = False,
     device: Annotated[bool, typer.Option("--device", help="only the part that needs the device")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="a JSON object on stdout, the lines on stderr")] = False,
 ) -> None:
     """Prove that this image or environment is what its lock says, and that it trains."""
     from train.checks.verify import verify as run_checks
 
     parts = {"build": build or not device, "device": device or not build}
-    report = run_checks(parts, quiet=as_json)
-    typer.echo(json.dumps(report.as_dict(), indent=2) if as_json else report.summary())
+    lines = sys.stderr if as_json else sys.stdout
+    report = run_checks(parts, lines)
+    print(report.summary(), file=lines)
+    if as_json:
+        typer.echo(json.dumps(report.as_dict(), indent=2))
     raise typer.Exit(report.exit_code)
 
 

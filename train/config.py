@@ -106,14 +106,20 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def recipe_path(given: Path) -> Path:
+    """The file of a recipe: the path as given, or the recipe of that name which ships with isotune."""
+    shipped = Path(__file__).parent / "recipes" / f"{given}.yaml"
+    return shipped if len(given.parts) == 1 and not given.exists() and shipped.exists() else given
+
+
 def read_recipe(path: Path) -> dict[str, Any]:
     """The mapping in a YAML recipe; UserError with the line for anything else."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8-sig"), _UniqueKeys)
     except OSError as fault:
-        raise UserError(
-            f"{path}: cannot be read: {fault.strerror}", "--config takes a YAML file", EXIT_CONFIG
-        ) from None
+        names = ", ".join(sorted(shipped.stem for shipped in (Path(__file__).parent / "recipes").glob("*.yaml")))
+        hint = f"--config takes a YAML file, or one of {names}"
+        raise UserError(f"{path}: cannot be read: {fault.strerror}", hint, EXIT_CONFIG) from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8 text", "save the recipe as UTF-8", EXIT_CONFIG) from None
     except yaml.YAMLError as fault:
@@ -146,6 +152,7 @@ def build_config(recipe: Path | None, flags: dict[str, Any], assignments: list[s
 
     `flags`: field name -> value, None where not given. `assignments`: the texts of `--set`.
     """
+    recipe = recipe_path(recipe) if recipe else None
     values = read_recipe(recipe) if recipe else {}
     origins: dict[tuple[str, ...], str] = {}
     given: dict[tuple[str, ...], tuple[str, Any]] = {

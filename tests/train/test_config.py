@@ -105,8 +105,20 @@ def test_every_shipped_recipe_is_complete() -> None:
     recipes = sorted(folder.glob("*.yaml"))
     assert recipes
     for recipe in recipes:
-        adapter = build_config(recipe, {"model": "m", "data": "d", "output": "o"}, []).adapter
-        assert adapter in recipe.name
+        flags = FLAGS if recipe.stem == "tiny" else {"model": "m", "data": "d", "output": "o"}
+        assert build_config(recipe, flags, []).adapter in (recipe.stem, "lora")
+
+
+def test_a_shipped_recipe_is_found_by_its_name_but_never_before_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert build_config(Path("oft"), {**FLAGS, "adapter": None}, []).adapter == "oft"
+    (tmp_path / "oft").write_text("adapter: lora\n", encoding="utf-8")
+    assert build_config(Path("oft"), {**FLAGS, "adapter": None}, []).adapter == "lora"
+    with pytest.raises(UserError) as caught:
+        build_config(Path("none"), FLAGS, [])
+    assert "lora, oft, tiny" in caught.value.hint
 
 
 def test_every_field_has_a_description_or_a_name_of_its_library() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from train import __version__
 from train.errors import EXIT_CHECK_FAILED, UserError
@@ -40,8 +40,8 @@ class Report:
     backend: str
     results: list[Result] = field(default_factory=list)
 
-    def check(self, part: str, name: str, function: Callable[[], str], quiet: bool) -> None:
-        """Run one check; whatever it raises is its outcome, so that the others still run."""
+    def check(self, part: str, name: str, function: Callable[[], str], stream: IO[str] | None = None) -> None:
+        """Run one check; whatever it raises is its outcome, so that the others still run. `stream` gets its line."""
         started = time.perf_counter()
         try:
             status, detail = "passed", function()
@@ -55,8 +55,8 @@ class Report:
             status, detail = "failed", f"{type(fault).__name__}: {fault}"
         result = Result(part, name, status, time.perf_counter() - started, detail)
         self.results.append(result)
-        if not quiet:
-            print(result.line(), flush=True)
+        if stream:
+            print(result.line(), file=stream, flush=True)
 
     def count(self, status: str) -> int:
         return sum(result.status == status for result in self.results)

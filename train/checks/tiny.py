@@ -118,7 +118,7 @@ def _fill(name: str, parameter: torch.Tensor, generator: torch.Generator) -> Non
     if parameter.dim() < 2:
         parameter.fill_(1.0 if "norm" in name else 0.0)
     elif "lm_head" in name or "embed_tokens" in name:
-        # Logits of deviation d = 0.032 sqrt(hidden) = 0.5 raise the first loss to about ln V + d^2 / 2.
-        parameter.normal_(std=0.032, generator=generator)
+        # Logits of deviation d = 0.035 sqrt(hidden) = 0.56 raise the first loss to about ln V + d^2 / 2.
+        parameter.normal_(std=0.035, generator=generator)
     else:
         parameter.normal_(std=1 / math.sqrt(parameter.shape[1]), generator=generator)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from train.checks import installed
 from train.checks.report import CheckFailed, Report, Skipped
@@ -20,8 +20,8 @@ from train.image import BuildInfo, read_build_info
 NETWORK_EVENTS = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
 
 
-def verify(parts: dict[str, bool], quiet: bool = False) -> Report:
-    """Run the checks of the named parts (`build`, `device`).
+def verify(parts: dict[str, bool], stream: IO[str] | None = None) -> Report:
+    """Run the checks of the named parts (`build`, `device`); `stream` gets a line after each.
 
     The build part needs no device and no network: vendor plugins are hidden from import, since they load a driver
     that only the host has.
@@ -32,10 +32,10 @@ def verify(parts: dict[str, bool], quiet: bool = False) -> Report:
     if parts.get("build"):
         with hidden_plugin(image), tempfile.TemporaryDirectory(prefix="isotune-verify-") as folder:
             for name, check in build_checks(image, Path(folder)):
-                report.check("build", name, check, quiet)
-            report.check("build", "offline", lambda: nothing_connected(connections), quiet)
+                report.check("build", name, check, stream)
+            report.check("build", "offline", lambda: nothing_connected(connections), stream)
     if parts.get("device"):
-        report.check("device", "seen", lambda: device_is_seen(image), quiet)
+        report.check("device", "seen", lambda: device_is_seen(image), stream)
     return report
 
 

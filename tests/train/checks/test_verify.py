@@ -290,7 +290,7 @@ def test_a_torch_that_needs_its_driver_is_skipped_only_where_the_spec_says_so(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     report = Report("cpu")
-    report.check("build", "torch", lambda: verify.importable(build(import_at_build=import_at_build)), quiet=True)
+    report.check("build", "torch", lambda: verify.importable(build(import_at_build=import_at_build)))
     assert report.results[0].status == status
     assert "torch cannot be imported" in report.results[0].detail
 
@@ -312,7 +312,7 @@ def test_one_failure_stops_no_other_check_and_sets_the_exit_code() -> None:
         raise Skipped("no device")
 
     for name, check in (("crash", crash), ("skip", skip), ("good", lambda: "fine")):
-        report.check("build", name, check, quiet=True)
+        report.check("build", name, check)
     assert [result.status for result in report.results] == ["failed", "skipped", "passed"]
     assert report.exit_code == 1
     assert report.as_dict()["status"] == "failed"
@@ -320,7 +320,7 @@ def test_one_failure_stops_no_other_check_and_sets_the_exit_code() -> None:
 
 def test_a_report_of_nothing_but_skips_does_not_say_passed() -> None:
     report = Report("cpu")
-    report.check("device", "seen", lambda: verify.device_is_seen(None), quiet=True)
+    report.check("device", "seen", lambda: verify.device_is_seen(None))
     assert (report.as_dict()["status"], report.exit_code) == ("skipped", 0)
 
 
