@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,6 +121,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def call(arguments: list[str]) -> int:
     """Run the command line; faults of the user become `error:` and `hint:` lines on stderr and an exit code."""
+    # Before torch loads OpenMP. Threads that wait by spinning make a step three times slower on a host that does
+    # anything else, and gain nothing measurable on an idle one (tests/bench/waiting.py).
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         result = app(arguments, standalone_mode=False, prog_name="train")
     except UserError as fault:
