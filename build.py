@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Build verified fine-tuning images: `build.py --backend NAME`, and the commands around it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError
+
+COMMANDS_HELP = """commands (each has its own --help):
+  list         backends, aliases, versions and the state of their locks
+  lock         resolve a backend, or build.py's own tools, to hashes
+  render       write everything under images/rendered/
+  build-info   describe a virtual environment that was made from a lock"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with our way of saying what is wrong and what was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = f"{self.prog} --help"
+        if message.startswith("unrecognized arguments: "):
+            wrong = message.partition(": ")[2].split()[0]
+            options = [option for action in self._actions for option in action.option_strings]
+            close = difflib.get_close_matches(wrong.partition("=")[0], options, n=1)
+            hint = f"did you mean {close[0]}?" if close else hint
+        raise UserError(f"{self.prog}: {message}", hint, EXIT_USAGE)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code. Faults are two lines on stderr, never a traceback."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        command = given[0] if given and not given[0].startswith("-") else None
+        if command is None:
+            run_build(given)
+        else:
+            _command(command)(given[1:])
+        sys.stdout.flush()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name not in ("pydantic", "yaml", "jinja2"):
+            raise
+        hint = "python3 -m pip install --require-hashes -r images/locks/tools/requirements.txt"
+        print(UserError(f"build.py: {error.name} is not installed", hint), file=sys.stderr)
+        return EXIT_UNAVAILABLE
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader, such as `head`, has enough: not a fault, and nothing more can be said on stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _command(name: str) -> Callable[[list[str]], None]:
+    commands = {"list": run_list, "lock": run_lock, "render": run_render, "build-info": run_build_info}
+    if name in commands:
+        return commands[name]
+    close = difflib.get_close_matches(name, commands, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"commands: {', '.join(commands)}"
+    raise UserError(f"build.py: unknown command {name!r}", hint, EXIT_USAGE)
+
+
+def run_build(given: list[str]) -> None:
+    """`build.py --backend NAME`: render and build an image."""
+    parser = Parser(
+        prog="build.py",
+        description=__doc__,
+        epilog=COMMANDS_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_build_options(parser)
+    if not given:
+        parser.print_help()
+        return
+    options = parser.parse_args(given)
+    if not options.backend:
+        parser.error("--backend is missing")
+
+    from images.build import BuildOptions, build
+    from images.sources import Sources, check_sources, parse_mirrors
+    from images.specfile import find_spec, load_specs
+
+    sources = Sources(
+        options.wheelhouse,
+        options.index_url,
+        options.extra_index_url,
+        parse_mirrors(options.mirror),
+        options.ca_bundle,
+    )
+    check_sources(sources)
+    chosen = BuildOptions(
+        options.tag,
+        options.output,
+        options.push,
+        options.no_cache,
+        options.render_only,
+        options.base_image,
+        options.allow_unresolved_base,
+        options.network,
+        sources,
+    )
+    build(find_spec(options.backend, load_specs()), chosen)
+
+
+def _add_build_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--backend", metavar="NAME", help="which backend: see `build.py list`")
+    add("--render-only", action="store_true", help="write the files, build nothing")
+    add(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="REF",
+        help="name of the image, instead of isotune:<backend>",
+    )
+    add(
+        "--output",
+        type=_oci_path,
+        metavar="oci:PATH",
+        help="write an OCI layout (or a .tar) instead of tagging",
+    )
+    add("--push", action="store_true", help="push the tags afterwards")
+    add("--no-cache", action="store_true", help="repeat every step")
+    add("--base-image", metavar="REF", help="another base image; the image is labelled so")
+    add("--allow-unresolved-base", action="store_true", help="build on a base whose digest is not known")
+    add("--wheelhouse", type=Path, metavar="DIR", help="a folder of wheels to install from")
+    add("--index-url", metavar="URL", help="the package index to use instead of pip's default")
+    add("--extra-index-url", action="append", default=[], metavar="URL", help="a further package index")
+    add(
+        "--mirror",
+        action="append",
+        default=[],
+        metavar="HOST=HOST",
+        help="ask another host: registry or index",
+    )
+    add(
+        "--ca-bundle",
+        type=Path,
+        metavar="FILE",
+        help="certificates of a TLS proxy (PEM): a secret of the build",
+    )
+    add("--network", choices=["host"], help="let build steps use the host's network")
+
+
+def _oci_path(text: str) -> Path:
+    kind, _, path = text.partition(":")
+    if kind != "oci" or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not oci:PATH")
+    return Path(path).resolve()
+
+
+def run_list(given: list[str]) -> None:
+    """`build.py list`: what there is."""
+    parser = Parser(prog="build.py list", description=run_list.__doc__, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args(given)
+
+    from images.listing import rows, table
+    from images.specfile import load_specs
+
+    found = rows(load_specs().values())
+    print(json.dumps(found, indent=2) if options.json else table(found))
+
+
+def run_lock(given: list[str]) -> None:
+    """`build.py lock`: resolve to hashes."""
+    parser = Parser(prog="build.py lock", description=run_lock.__doc__, allow_abbrev=False)
+    parser.add_argument("--backend", metavar="NAME", help="which backend")
+    parser.add_argument("--tools", action="store_true", help="lock what build.py itself needs")
+    parser.add_argument("--check", action="store_true", help="write nothing: is the lock from this spec?")
+    parser.add_argument("--upgrade", action="append", default=[], metavar="PKG", help="let this package move")
+    parser.add_argument("--wheelhouse", type=Path, metavar="DIR", help="wheels to read hashes from")
+    parser.add_argument("--index-url", metavar="URL", help="the package index to use instead of uv's default")
+    options = parser.parse_args(given)
+    if bool(options.backend) == options.tools:
+        parser.error("give either --backend NAME or --tools")
+
+    from images import lock
+    from images.specfile import find_spec, load_specs
+
+    if options.tools:
+        lines = [lock.check_tools()] if options.check else lock.lock_tools(options.upgrade, options.index_url)
+    else:
+        spec = find_spec(options.backend, load_specs())
+        if options.check:
+            lines = [lock.check_backend(spec)]
+        else:
+            lines = lock.lock_backend(spec, options.upgrade, options.wheelhouse, options.index_url)
+    print("\n".join(lines))
+
+
+def run_render(given: list[str]) -> None:
+    """`build.py render`: write every rendered file."""
+    parser = Parser(prog="build.py render", description=run_render.__doc__, allow_abbrev=False)
+    parser.add_argument("--check", action="store_true", help="write nothing, show the difference, exit 1 if any")
+    options = parser.parse_args(given)
+
+    from images import render
+    from images.specfile import load_specs
+
+    files = render.render_all(load_specs().values())
+    if options.check:
+        render.check(files)
+        print(f"{len(files)} rendered files are up to date")
+    else:
+        changed = render.write(files)
+        print(f"rendered {len(files)} files, {len(changed)} changed")
+
+
+def run_build_info(given: list[str]) -> None:
+    """`build.py build-info`: describe a virtual environment made from a lock."""
+    parser = Parser(prog="build.py build-info", description=run_build_info.__doc__, allow_abbrev=False)
+    parser.add_argument("--backend", metavar="NAME", required=True, help="whose lock it was made from")
+    parser.add_argument("--prefix", type=Path, metavar="VENV", required=True, help="the environment's folder")
+    options = parser.parse_args(given)
+
+    from images.build import build_info_for
+    from images.specfile import find_spec, load_specs
+
+    print(build_info_for(find_spec(options.backend, load_specs()), options.prefix))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""Build one image: check the lock, render, gather the context and hand it to the engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from images import render
+from images.context import Revision, prepare, revision
+from images.errors import EXIT_CONFIG, UserError
+from images.lockfile import Lock, require_fresh
+from images.sources import Sources, base_address
+from images.spec import UNRESOLVED, BackendSpec
+
+if TYPE_CHECKING:
+    from images.engine import Engine
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What the command line says about one build."""
+
+    tags: list[str] = field(default_factory=list)
+    output: Path | None = None
+    push: bool = False
+    no_cache: bool = False
+    render_only: bool = False
+    base_image: str | None = None
+    allow_unresolved_base: bool = False
+    network: str | None = None
+    sources: Sources = field(default_factory=Sources)
+
+
+def build(spec: BackendSpec, options: BuildOptions) -> None:
+    """Render, then build and tag; raises UserError with the exit code of what stands in the way."""
+    if options.render_only:
+        _render(spec)
+        return
+    lock = require_fresh(spec)
+    _render(spec)
+    _check_base(spec, options)
+    engine = _connect(spec)
+    _check_architecture(spec, lock, engine.architecture)
+    tags = options.tags or [f"isotune:{spec.name}-{lock.lock_id}", f"isotune:{spec.name}"]
+    with tempfile.TemporaryDirectory(prefix="isotune-build-") as folder:
+        _run(spec, options, engine, tags, Path(folder))
+
+
+def _render(spec: BackendSpec) -> None:
+    changed = render.write(render.render_backend(spec))
+    where = f"images/rendered/{spec.name}"
+    _say(f"{where}: {'rendered' if changed else 'up to date'}")
+
+
+def _connect(spec: BackendSpec) -> Engine:
+    from images.engine import connect
+
+    try:
+        return connect()
+    except UserError as error:
+        how = f"images/rendered/{spec.name} is ready: start Docker, or run this on a host that has it"
+        raise UserError(error.message, error.hint or how, error.exit_code) from error
+
+
+def _check_base(spec: BackendSpec, options: BuildOptions) -> None:
+    if spec.base.digest != UNRESOLVED or options.base_image or options.allow_unresolved_base:
+        return
+    message = f"images/backends/{spec.name}.yaml: base.digest: no digest of {spec.base.reference} is known"
+    hint = f"`docker buildx imagetools inspect {spec.base.reference}` tells it; or --allow-unresolved-base"
+    raise UserError(message, hint, EXIT_CONFIG)
+
+
+def _check_architecture(spec: BackendSpec, lock: Lock, architecture: str) -> None:
+    """Refuse what cannot succeed, before minutes are spent on it."""
+    if architecture not in spec.architectures:
+        message = f"engine: it is {architecture}, {spec.name} is for {', '.join(spec.architectures)}"
+        raise UserError(message, "use an engine on such a host", EXIT_CONFIG)
+    tag = "cp" + spec.python.version.replace(".", "")
+    where = f"images/locks/{spec.name}: {tag} {architecture}"
+    faults = [
+        f"{where}: no hash is known of {item['distribution']} {item['version']}"
+        for item in lock.wheels
+        if (item["python"], item["architecture"], item["sha256"]) == (tag, architecture, UNRESOLVED)
+    ]
+    if faults:
+        hint = f"python build.py lock --backend {spec.name} --wheelhouse DIR, with the wheel in DIR"
+        raise UserError("\n".join(faults), hint, EXIT_CONFIG)
+
+
+def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[str], folder: Path) -> None:
+    from images.engine import BuildRequest
+
+    source = revision()
+    if source.note:
+        _say(f"note: {source.note}")
+    context = folder / "context"
+    context.mkdir()
+    prepare(context, spec.name, source.epoch)
+    request = BuildRequest(
+        dockerfile=context / "images" / "rendered" / spec.name / "Dockerfile",
+        context=context,
+        arguments=_arguments(spec, options, source, engine),
+        metadata=folder / "metadata.json",
+        output=options.output,
+        tags=tags,
+        named_contexts={"wheelhouse": options.sources.wheelhouse} if options.sources.wheelhouse else {},
+        secrets=options.sources.secrets(spec, folder),
+        network=options.network,
+        no_cache=options.no_cache,
+    )
+    started = time.monotonic()
+    digest = engine.build(request)
+    size = "" if options.output else f", {engine.size_bytes(tags[0]) / 1e6:.0f} MB compressed"
+    _say(f"built {options.output or ', '.join(tags)} in {time.monotonic() - started:.0f} s{size}")
+    for tag in tags if options.push else []:
+        engine.push(tag)
+        _say(f"pushed {tag}")
+    print(digest)
+
+
+def _arguments(spec: BackendSpec, options: BuildOptions, source: Revision, engine: Engine) -> dict[str, str]:
+    name, digest = spec.base.reference, spec.base.digest
+    if options.base_image:
+        name = options.base_image
+        digest = name.partition("@")[2] or engine.digest(name) or UNRESOLVED
+    own = {
+        "base_image": name,
+        "base_digest": digest,
+        "base_overridden": bool(options.base_image),
+        "commit": source.commit,
+        "source_date_epoch": source.epoch,
+    }
+    return {
+        "BASE_IMAGE": base_address(spec, options.base_image, options.sources.mirrors),
+        "SOURCE_DATE_EPOCH": str(source.epoch),
+        "ISOTUNE_BUILD": json.dumps(own, separators=(",", ":")),
+        "ISOTUNE_COMMIT": source.commit,
+        "ISOTUNE_BASE_NAME": name,
+        "ISOTUNE_BASE_DIGEST": digest,
+        "ISOTUNE_BASE_OVERRIDDEN": str(bool(options.base_image)).lower(),
+    }
+
+
+def _say(text: str) -> None:
+    """Progress goes to stderr: stdout is the digest alone, for scripts."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def build_info_for(spec: BackendSpec, prefix: Path) -> Path:
+    """Write build-info.json into a virtual environment that was made from the lock; returns its path."""
+    from images import record
+    from images.buildinfo import build_info
+
+    source = revision()
+    info = build_info(spec, require_fresh(spec))
+    own = {
+        "base_image": "none",
+        "base_digest": "none",
+        "commit": source.commit,
+        "source_date_epoch": source.epoch,
+    }
+    record.write(record.complete(info, prefix, own), prefix / record.BUILD_INFO)
+    return prefix / record.BUILD_INFO

@@ -1,0 +1,138 @@
+"""Read what `lock` wrote: pins with hashes, and whether they still belong to the spec."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from images.errors import EXIT_CONFIG, UserError
+from images.spec import IMAGES, BackendSpec, checksum
+
+LOCKS = IMAGES / "locks"
+STACK = IMAGES / "stack" / "train.txt"
+REQUIREMENTS = "requirements.txt"
+
+LOCKED, MISSING, STALE = "locked", "missing", "stale"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One line of a lock: a distribution at one version, perhaps for some Pythons only."""
+
+    name: str
+    version: str
+    marker: str = ""
+    hashes: tuple[str, ...] = ()
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.name}=={self.version}" + (f" ; {self.marker}" if self.marker else "")
+
+    def __str__(self) -> str:
+        return " \\\n    ".join([self.requirement, *(f"--hash=sha256:{value}" for value in self.hashes)])
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A backend's lock. `wheels` are the files of torch and its plugin, each with the source of its hash."""
+
+    backend: str
+    lock_id: str
+    spec_checksum: str
+    requirements_sha256: str
+    base: dict[str, str]
+    resolver: str
+    wheels: list[dict[str, str]]
+    pins: list[Pin] = field(default_factory=list)
+
+
+def parse_requirements(text: str) -> list[Pin]:
+    """Parse a hashed requirements file as uv or `lock` writes it."""
+    pins = []
+    joined = re.sub(r"\\\n\s*", "", "\n".join(line for line in text.splitlines() if not line.startswith("#")))
+    for line in filter(None, map(str.strip, joined.splitlines())):
+        requirement, *hashes = re.split(r"\s*--hash=sha256:", line)
+        pinned, _, marker = requirement.partition(";")
+        name, _, version = pinned.strip().partition("==")
+        pins.append(Pin(name, version.strip(), marker.strip(), tuple(value.strip() for value in hashes)))
+    return pins
+
+
+def normalise(name: str) -> str:
+    """Return a distribution's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def stack_lines(path: Path = STACK) -> list[str]:
+    """Return a stack list without comments and blank lines: these do not make a lock stale."""
+    lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line]
+
+
+def spec_checksum(spec: BackendSpec) -> str:
+    """Return the checksum of all that the lock depends on: the spec's part and the shared stack."""
+    return checksum({"spec": spec.lock_inputs(), "stack": stack_lines()})
+
+
+def sha256_text(text: str) -> str:
+    """Return `sha256:<hex>` of a text."""
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def lock_id(checksum_of_spec: str, requirements: str) -> str:
+    """Return the short name of a lock, which is also the image's tag: 12 hex digits."""
+    return hashlib.sha256(f"{checksum_of_spec}\n{sha256_text(requirements)}".encode()).hexdigest()[:12]
+
+
+def read_lock(name: str, locks: Path | None = None) -> Lock | None:
+    """Read a backend's lock, or None if it has none; raises UserError if its files do not agree."""
+    folder = (locks or LOCKS) / name
+    if not (folder / "lock.yaml").exists():
+        return None
+    try:
+        data: dict[str, Any] = yaml.safe_load((folder / "lock.yaml").read_text(encoding="utf-8"))
+        requirements = (folder / REQUIREMENTS).read_text(encoding="utf-8")
+        data.pop("schema"), data.pop("python"), data.pop("architectures")
+        lock = Lock(**data, pins=parse_requirements(requirements))
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"images/locks/{name}: not a lock: {error}", _again(name), exit_code=EXIT_CONFIG) from error
+    if sha256_text(requirements) != lock.requirements_sha256:
+        message = f"images/locks/{name}/{REQUIREMENTS}: was changed by hand: its checksum is not lock.yaml's"
+        raise UserError(message, _again(name), exit_code=EXIT_CONFIG)
+    return lock
+
+
+def lock_status(spec: BackendSpec) -> tuple[str, Lock | None]:
+    """Return `locked`, `missing` or `stale`, and the lock."""
+    lock = read_lock(spec.name)
+    if lock is None:
+        return MISSING, None
+    return (LOCKED if lock.spec_checksum == spec_checksum(spec) else STALE), lock
+
+
+def require_fresh(spec: BackendSpec) -> Lock:
+    """Return the lock; raises UserError if there is none or the spec or the stack has changed since."""
+    status, lock = lock_status(spec)
+    if lock is None:
+        raise UserError(f"images/locks/{spec.name}: there is no lock yet", _again(spec.name), EXIT_CONFIG)
+    if status == STALE:
+        raise stale_error(spec, lock)
+    return lock
+
+
+def stale_error(spec: BackendSpec, lock: Lock) -> UserError:
+    """Say that a lock is older than its spec or the stack."""
+    message = (
+        f"images/locks/{spec.name}: stale: made from {lock.spec_checksum[:19]}, "
+        f"the spec and images/stack/train.txt are now {spec_checksum(spec)[:19]}"
+    )
+    return UserError(message, _again(spec.name), EXIT_CONFIG)
+
+
+def _again(name: str) -> str:
+    return f"python build.py lock --backend {name}"

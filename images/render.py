@@ -1,0 +1,104 @@
+"""Render specs and locks to files: one template, the same bytes every time."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from images.buildinfo import build_info, isotune_version
+from images.errors import EXIT_CHECK_FAILED, UserError
+from images.lockfile import STALE, Lock, lock_status, stale_error
+from images.spec import IMAGES, ROOT, UNRESOLVED, BackendSpec
+
+RENDERED = IMAGES / "rendered"
+BANNER = "Rendered by `build.py render` from images/backends/{name}.yaml and images/locks/{name}; do not edit."
+
+Files = dict[Path, str]
+
+
+def render_all(specs: Iterable[BackendSpec]) -> Files:
+    """Return path -> text of every rendered file; raises UserError if a lock is stale."""
+    files: Files = {}
+    for spec in specs:
+        files |= render_backend(spec)
+    return files
+
+
+def render_backend(spec: BackendSpec) -> Files:
+    """Return path -> text of one backend's files. A missing lock is rendered as `missing`."""
+    status, lock = lock_status(spec)
+    if lock and status == STALE:
+        raise stale_error(spec, lock)
+    folder = RENDERED / spec.name
+    values = _values(spec, lock)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(IMAGES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quoted"] = _quoted
+    texts = {name: environment.get_template(f"{name}.j2").render(values) for name in ("Dockerfile", "activate.sh")}
+    texts["build-info.json"] = json.dumps(build_info(spec, lock), indent=2, ensure_ascii=False) + "\n"
+    if spec.provided:
+        pins = "".join(f"{name}=={version}\n" for name, version in sorted(spec.provided.items()))
+        texts["constraints.txt"] = f"# {values['banner']}\n{pins}"
+    return {folder / name: text for name, text in texts.items()}
+
+
+def write(files: Files) -> list[Path]:
+    """Write what differs and remove what is no longer rendered; returns the changed paths."""
+    changed = [path for path, text in files.items() if _old(path) != text]
+    for path in changed:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(files[path], encoding="utf-8")
+    leftovers = _leftovers(files)
+    for path in leftovers:
+        path.unlink()
+    return changed + leftovers
+
+
+def check(files: Files) -> None:
+    """Raise UserError with the diff if the files on disk are not what would be rendered."""
+    lines: list[str] = []
+    for path, text in [*files.items(), *((path, "") for path in _leftovers(files))]:
+        name = str(path.relative_to(ROOT))
+        old = (_old(path) or "").splitlines()
+        lines += difflib.unified_diff(old, text.splitlines(), name, f"{name} (rendered)", lineterm="")
+    if lines:
+        print("\n".join(lines))
+        message = "render: files differ from what the specs and locks say"
+        raise UserError(message, "python build.py render", EXIT_CHECK_FAILED)
+
+
+def _leftovers(files: Files) -> list[Path]:
+    folders = {path.parent for path in files}
+    return sorted(path for folder in folders for path in folder.glob("*") if path not in files)
+
+
+def _old(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def _values(spec: BackendSpec, lock: Lock | None) -> dict[str, Any]:
+    unresolved = spec.base.digest == UNRESOLVED
+    return {
+        "banner": BANNER.format(name=spec.name),
+        "spec": spec,
+        "base": spec.base.reference if unresolved else f"{spec.base.reference}@{spec.base.digest}",
+        "isotune": isotune_version(),
+        "lock_id": lock.lock_id if lock else "missing",
+        "spec_checksum": lock.spec_checksum if lock else "missing",
+        "local_versions": [version for version in spec.torch_versions() if "+" in version],
+    }
+
+
+def _quoted(value: str) -> str:
+    """Quote a value for a Dockerfile's ENV and LABEL, where `$` would be replaced."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$") + '"'

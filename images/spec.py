@@ -1,0 +1,205 @@
+"""The model of `backends/<name>.yaml`: everything that differs between backends, as data.
+
+What is not known is `unresolved` (a digest or hash) or `unknown` (a version): never invented.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+IMAGES = Path(__file__).resolve().parent
+ROOT = IMAGES.parent
+UNRESOLVED = "unresolved"
+UNKNOWN = "unknown"
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", description="lower-case letters, digits and dashes")]
+Version = Annotated[str, Field(pattern=r"^\d[\w.+!-]*$", description="a version in quotes, such as '2.10.0'")]
+PythonVersion = Annotated[str, Field(pattern=r"^3\.\d{1,2}$", description="a Python version in quotes, such as '3.11'")]
+PythonTag = Annotated[str, Field(pattern=r"^cp3\d{1,2}$", description="a wheel's Python tag, such as cp311")]
+Digest = Annotated[
+    str,
+    Field(pattern=r"^(sha256:[0-9a-f]{64}|unresolved)$", description="sha256:<64 hex digits>, or `unresolved`"),
+]
+Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|unresolved)$", description="64 hex digits, or `unresolved`")]
+Url = Annotated[str, Field(pattern=r"^https?://\S+$", description="an http or https address")]
+EnvName = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$", description="a variable's name in capitals")]
+AbsolutePath = Annotated[str, Field(pattern=r"^/\S*$", description="an absolute path")]
+Architecture = Literal["x86_64", "aarch64"]
+# V: the vendor says so. P: measured, or read from a registry. T: seen at a third party. I: inferred.
+Confidence = Literal["V", "P", "T", "I"]
+Precision = Literal["bf16", "fp16", "fp32"]
+
+
+class Part(BaseModel):
+    """A section of a spec: unknown keys and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class PublishedDigest(Part):
+    digest: Digest
+    source: str = Field(description="where this digest was read")
+    confidence: Confidence
+
+
+class Base(Part):
+    reference: str = Field(pattern=r"^[^@\s]+:[^@\s/]+$", description="image:tag, without a digest")
+    digest: Digest
+    source: str = Field(description="where the digest was read, or where it was sought")
+    confidence: Confidence
+    others: list[PublishedDigest] = Field(default=[], description="other digests published for the same tag")
+
+
+class Python(Part):
+    executable: str = Field(description="path or name of the base image's Python")
+    version: PythonVersion
+    covers: list[PythonVersion] = Field(min_length=1, description="the Python versions the lock is valid for")
+
+    @model_validator(mode="after")
+    def version_is_covered(self) -> Python:
+        if self.version not in self.covers:
+            raise ValueError(f"covers {self.covers} lacks the image's own version {self.version!r}")
+        return self
+
+
+class WheelHash(Part):
+    python: PythonTag
+    architecture: Architecture
+    sha256: Sha256
+    source: str = Field(description="where this hash was read")
+    confidence: Confidence
+
+
+class TorchBuild(Part):
+    cuda: str = Field(description="torch.version.cuda: a version in quotes, `none` or `unknown`")
+    hip: str = Field(description="torch.version.hip: a version in quotes, `none` or `unknown`")
+
+
+class Torch(Part):
+    version: Version
+    by_architecture: dict[Architecture, Version] = Field(
+        default={}, description="versions that differ from `version`, per architecture"
+    )
+    provided: bool = Field(default=False, description="true when the base image brings torch itself")
+    index: Url | None = Field(default=None, description="the index that has this build, if not the default one")
+    requires: list[str] = Field(default=[], description="the wheel's own requirements, when `index` is set")
+    hashes: list[WheelHash] = Field(default=[], description="known hashes of its wheels")
+    build: TorchBuild
+
+
+class Plugin(Part):
+    distribution: Name
+    module: str = Field(description="the name it is imported by")
+    version: Version
+    hashes: list[WheelHash] = Field(default=[], description="known hashes of its wheels")
+
+
+class Activation(Part):
+    """One environment script: the first path that exists is sourced by the entrypoint."""
+
+    first_of: list[AbsolutePath] = Field(min_length=1, description="paths, the first that exists is used")
+    arguments: list[str] = []
+
+
+class Kubernetes(Part):
+    resource: str | None = Field(description="the default extended resource, or null")
+    alternatives: list[str] = Field(default=[], description="names used by other plugins or older versions")
+
+
+class Runtime(Part):
+    devices: list[AbsolutePath] = Field(default=[], description="device nodes; {index} is a card's number")
+    optional_devices: list[AbsolutePath] = Field(default=[], description="device nodes passed on if present")
+    mounts: list[str] = Field(default=[], description="host paths, as path or path:path:ro")
+    optional_mounts: list[str] = Field(default=[], description="host paths mounted if present")
+    groups: list[str] = Field(default=[], description="groups that own the device nodes")
+    docker_options: list[str] = Field(default=[], description="further options of `docker run`")
+    visible_devices_variable: EnvName | None
+    shm_size: str = Field(pattern=r"^\d+[kmg]$", description="a size such as 16g")
+    kubernetes: Kubernetes
+
+
+class Driver(Part):
+    minimum: str = Field(description="lowest driver version in quotes, `none` or `unknown`")
+    maximum: str = Field(description="highest driver version in quotes, `none` or `unknown`")
+    listed: list[str] = Field(default=[], description="versions named as compatible")
+    refused: list[str] = Field(default=[], description="versions named as not compatible")
+    read_from: list[str] = Field(default=[], description="commands or files that tell the host's driver")
+
+
+class Allocator(Part):
+    variable: EnvName
+    value: str
+
+
+class LossScale(Part):
+    dynamic: bool
+    initial: int = Field(gt=0)
+
+
+class DevicePolicy(Part):
+    """Defaults of the run side per device type; they reach it through build-info.json."""
+
+    device_type: Name
+    precision: list[Precision] = Field(min_length=1, description="candidates: the first that passes its probe")
+    precision_on_request: list[Precision] = Field(default=[], description="used only when asked for by name")
+    attention: list[Literal["sdpa", "eager"]] = Field(min_length=1)
+    pinned_memory: bool
+    process_group: Name
+    environment: dict[EnvName, str] = {}
+    allocator: Allocator | None = None
+    loss_scale: LossScale | None = Field(default=None, description="for fp16; null: no scaling")
+
+
+class BackendSpec(Part):
+    """One backend. A vendor's need is a new field here, never a branch on a name."""
+
+    name: Name
+    title: str
+    aliases: list[Name] = []
+    base: Base
+    python: Python
+    architectures: list[Architecture] = Field(min_length=1)
+    torch: Torch
+    plugin: Plugin | None = None
+    provided: dict[str, Version] = Field(default={}, description="packages the base image brings: name to version")
+    import_at_build: bool = Field(description="can torch be imported without the driver?")
+    import_note: str = Field(default="", description="why not, or under which condition")
+    system_packages: list[str] = Field(default=[], description="packages of the base's distribution to add")
+    environment: dict[EnvName, str] = {}
+    activate: list[Activation] = []
+    runtime: Runtime
+    driver: Driver
+    device_policy: DevicePolicy
+    sources: dict[str, str] = Field(description="key path to the source of its value, with its confidence")
+
+    @model_validator(mode="after")
+    def provided_torch_is_listed(self) -> BackendSpec:
+        listed = self.provided.get("torch")
+        if self.torch.provided and listed != self.torch.version:
+            raise ValueError(f"torch is provided: `provided` must list torch {self.torch.version!r}, not {listed!r}")
+        return self
+
+    def lock_inputs(self) -> dict[str, Any]:
+        """Return the part of the spec that a lock depends on: a change here makes the lock stale."""
+        data = self.model_dump(include={"name", "base", "python", "architectures", "torch", "plugin", "provided"})
+        data["base"] = {key: data["base"][key] for key in ("reference", "digest")}
+        return data
+
+    def torch_versions(self) -> dict[str, list[str]]:
+        """Return torch's version -> the architectures that use it."""
+        versions: dict[str, list[str]] = {}
+        for architecture in self.architectures:
+            version = self.torch.by_architecture.get(architecture, self.torch.version)
+            versions.setdefault(version, []).append(architecture)
+        return versions
+
+
+def checksum(data: Any) -> str:
+    """Return `sha256:<hex>` of `data` as canonical JSON."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,266 @@
+"""A real build on a real engine: what is in the image, what is not, and what a failure says."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import IO
+
+import pytest
+from build_command import BuildCommand, Image
+from conftest import SECRET
+
+pytestmark = pytest.mark.engine
+
+
+def inspect(image: Image) -> dict[str, object]:
+    done = subprocess.run(["docker", "image", "inspect", image.reference], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)[0]
+
+
+def python(image: Image, code: str, *options: str) -> str:
+    done = image.run("python", "-c", code, options=options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_build_prints_its_digest_alone_on_stdout_and_its_steps_on_stderr(cpu_image: Image) -> None:
+    assert cpu_image.digest.startswith("sha256:")
+    assert len(cpu_image.digest.splitlines()) == 1
+    assert "install the wheels of the lock" in cpu_image.log
+    assert "verify the image" in cpu_image.log
+
+
+def test_the_same_build_again_gives_the_same_digest(cpu_image: Image) -> None:
+    again = cpu_image.build_again()
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.strip() == cpu_image.digest
+
+
+def test_train_runs_for_an_unknown_user_without_network_or_anything_to_write_to(cpu_image: Image) -> None:
+    done = cpu_image.run("train", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--adapter" in done.stdout
+
+
+def test_without_arguments_an_image_explains_train(cpu_image: Image) -> None:
+    assert cpu_image.run().stdout == cpu_image.run("train", "--help").stdout
+
+
+def test_the_entrypoint_becomes_its_command(cpu_image: Image) -> None:
+    """Signals reach the training only if no shell stays before it."""
+    assert cpu_image.run("cat", "/proc/1/cmdline").stdout.split("\0")[:1] == ["cat"]
+    assert cpu_image.run("sh", "-c", "exit 75").returncode == 75
+
+
+def test_every_cache_is_somewhere_writable(cpu_image: Image) -> None:
+    code = """
+import os, tempfile
+names = ["HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"]
+for name in names:
+    os.makedirs(os.environ[name], exist_ok=True)
+    open(os.path.join(os.environ[name], "probe"), "w").close()
+tempfile.TemporaryFile().close()
+import getpass; print(getpass.getuser())
+"""
+    assert python(cpu_image, code) == "isotune"
+
+
+def test_what_the_user_set_is_left_as_it_is(cpu_image: Image) -> None:
+    code = "import os; print(os.environ['HOME'], os.environ['HF_HOME'])"
+    options = ("--tmpfs=/home/me:mode=1777", "--env=HOME=/home/me", "--env=HF_HOME=/cache")
+    assert python(cpu_image, code, *options) == "/home/me /cache"
+
+
+def test_the_user_s_folder_and_empty_search_path_entries_cannot_replace_a_module(
+    cpu_image: Image, tmp_path: Path
+) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "__init__.py").touch()
+    (tmp_path / "train" / "cli.py").write_text("def main(): print('the wrong train')\n", encoding="utf-8")
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')\n", encoding="utf-8")
+    tmp_path.chmod(0o755)
+    options = (f"--volume={tmp_path}:/data:ro", "--workdir=/data", "--env=PYTHONPATH=/opt/none:")
+    done = cpu_image.run("train", "--help", options=options)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "--adapter" in done.stdout
+
+
+def test_hubs_are_off_and_nobody_is_told(cpu_image: Image) -> None:
+    names = [
+        "HF_HUB_OFFLINE",
+        "HF_DATASETS_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "HF_HUB_DISABLE_TELEMETRY",
+        "DO_NOT_TRACK",
+    ]
+    assert python(cpu_image, f"import os; print([os.environ[name] for name in {names}])") == str(["1"] * 5)
+
+
+def test_build_info_tells_the_true_base_and_the_hash_of_every_record(cpu_image: Image) -> None:
+    code = """
+import hashlib, importlib.metadata, json, sys
+info = json.load(open(sys.prefix + "/build-info.json"))
+for name, digest in info["records"].items():
+    record = importlib.metadata.distribution(name)._path / "RECORD"
+    assert hashlib.sha256(record.read_bytes()).hexdigest() == digest, name
+told = [info[name] for name in ("base_overridden", "base_image", "base_digest")]
+print(json.dumps([sys.prefix, *told, len(info["records"])]))
+"""
+    prefix, overridden, base, digest, records = json.loads(python(cpu_image, code))
+    given = next(option for option in cpu_image.options if option.startswith("--base-image="))
+    assert (prefix, overridden, base) == ("/opt/isotune", True, given.partition("=")[2])
+    assert digest.startswith("sha256:")
+    # exceptiongroup and tomli are for Python 3.10.
+    assert records == 58
+
+
+def test_labels_name_lock_base_and_commit(cpu_image: Image) -> None:
+    config = inspect(cpu_image)["Config"]
+    assert isinstance(config, dict)
+    labels = config["Labels"]
+    assert labels["isotune.backend"] == "cpu"
+    assert labels["isotune.base-overridden"] == "true"
+    assert labels["isotune.lock-id"]
+    assert labels["org.opencontainers.image.base.digest"].startswith("sha256:")
+    assert config["User"] == "1000:0"
+    assert config["WorkingDir"] == "/workspace"
+
+
+def test_no_environment_of_the_build_stays(cpu_image: Image) -> None:
+    config = inspect(cpu_image)["Config"]
+    assert isinstance(config, dict)
+    assert not [line for line in config["Env"] if line.startswith(("TORCH_DEVICE_BACKEND_AUTOLOAD", "PIP_", "SSL_"))]
+
+
+def test_byte_code_holds_no_times(cpu_image: Image) -> None:
+    code = """
+import pathlib, struct, sys
+found = list(pathlib.Path("/opt/isotune").rglob("*.pyc"))
+print(len(found) > 5000, {struct.unpack("<I", path.read_bytes()[4:8])[0] for path in found})
+"""
+    assert python(cpu_image, code) == "True {1}"
+
+
+def test_files_of_our_layers_have_one_time(cpu_image: Image) -> None:
+    code = """
+import os
+paths = [os.path.join(folder, name) for folder, _, files in os.walk("/opt/isotune") for name in files]
+print({os.lstat(path).st_mtime for path in paths})
+"""
+    assert python(cpu_image, code) == "{1767225600.0}"
+
+
+def holds(stream: IO[bytes], word: bytes) -> bool:
+    tail = b""
+    while block := stream.read(1 << 22):
+        if word in tail + block:
+            return True
+        tail = block[-len(word) :]
+    return False
+
+
+def test_neither_certificate_nor_address_nor_wheel_is_in_any_layer_or_label(cpu_image: Image, tmp_path: Path) -> None:
+    """Every byte of `docker save` is read, unpacked."""
+    path = tmp_path / "image.tar"
+    subprocess.run(["docker", "save", "--output", str(path), cpu_image.reference], check=True)
+    found, layers, names = [], 0, []
+    with tarfile.open(path) as saved:
+        for member in filter(tarfile.TarInfo.isfile, saved):
+            blob = saved.extractfile(member)
+            assert blob
+            if blob.read(2) != b"\x1f\x8b":
+                blob.seek(0)
+                found += [member.name] if holds(blob, SECRET.encode()) else []
+                continue
+            layers += 1
+            blob.seek(0)
+            found += [member.name] if holds(gzip.GzipFile(fileobj=blob), SECRET.encode()) else []
+            blob.seek(0)
+            with tarfile.open(fileobj=blob, mode="r:gz") as layer:
+                names += layer.getnames()
+    assert layers > 3
+    assert found == []
+    assert len(names) > 10000
+    assert [
+        name for name in names if name.endswith(".whl") and "ensurepip" not in name and "python-wheels" not in name
+    ] == []
+    assert [name for name in names if name.startswith(("tmp/", "root/.cache", "run/secrets", "mnt/"))] == []
+
+
+def test_a_failing_verification_stops_the_build_and_shows_its_last_lines(
+    build_options: list[str], cpu_image: Image, tree_build_py: BuildCommand
+) -> None:
+    code = "def main():\n    print('failed  build: a check that tests broke')\n    raise SystemExit(1)\n"
+    (tree_build_py.tree / "train" / "cli.py").write_text(code, encoding="utf-8")
+    done = tree_build_py(*build_options, "--tag=isotune-test:broken")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "      | failed  build: a check that tests broke" in done.stderr
+    assert "error: build: step `verify the image`: " in done.stderr
+    assert "hint: " in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    gone = subprocess.run(["docker", "image", "inspect", "isotune-test:broken"], capture_output=True, check=False)
+    assert gone.returncode != 0
+
+
+def test_a_base_that_cannot_be_had_says_what_to_try(build_options: list[str], build_py: BuildCommand) -> None:
+    others = [option for option in build_options if not option.startswith("--base-image")]
+    done = build_py(*others, "--base-image=localhost:9/none:1", "--tag=isotune-test:none")
+    assert done.returncode == 1
+    assert "hint: the base image is out of reach: --base-image REF or --mirror HOST=HOST" in done.stderr
+
+
+def test_an_unresolved_base_is_refused_before_anything_is_built(tree_build_py: BuildCommand) -> None:
+    """With a lock: without one that is the first thing to be told."""
+    spec = tree_build_py.tree / "images/backends/cpu.yaml"
+    text = spec.read_text(encoding="utf-8")
+    digest = next(line for line in text.splitlines() if line.startswith("  digest: "))
+    spec.write_text(text.replace(digest, "  digest: unresolved"), encoding="utf-8")
+    code = """
+import pathlib, yaml
+from images import lockfile, specfile
+path = pathlib.Path("images/locks/cpu/lock.yaml")
+data = yaml.safe_load(path.read_text())
+data["spec_checksum"] = lockfile.spec_checksum(specfile.load_specs()["cpu"])
+path.write_text(yaml.safe_dump(data))
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tree_build_py.tree, check=True)
+    done = tree_build_py("--backend=cpu")
+    assert done.returncode == 78
+    assert "base.digest: no digest of python:3.11-slim-bookworm is known" in done.stderr
+    assert "--allow-unresolved-base" in done.stderr
+
+
+def test_an_oci_layout_holds_the_same_digest(cpu_image: Image, tmp_path: Path) -> None:
+    for path in (tmp_path / "layout", tmp_path / "image.tar"):
+        done = cpu_image.build_again(f"--output=oci:{path}")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == cpu_image.digest
+    index = json.loads((tmp_path / "layout" / "index.json").read_text(encoding="utf-8"))
+    assert index["manifests"][0]["digest"] == cpu_image.digest
+
+
+@pytest.mark.parametrize("name", ["ascend", "cpu", "cuda", "hygon"])
+def test_the_engine_finds_no_fault_in_a_rendered_dockerfile(build_options: list[str], name: str) -> None:
+    base = next(option for option in build_options if option.startswith("--base-image=")).partition("=")[2]
+    command = ["docker", "buildx", "build", "--check", f"--build-arg=BASE_IMAGE={base}"]
+    done = subprocess.run(
+        [*command, "-f", f"images/rendered/{name}/Dockerfile", "images"],
+        cwd=BuildCommand().tree,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_two_cold_builds_give_the_same_digest(cpu_image: Image) -> None:
+    cold = cpu_image.build_again("--no-cache")
+    assert cold.returncode == 0, cold.stderr
+    assert cold.stdout.strip() == cpu_image.digest
