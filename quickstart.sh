@@ -103,7 +103,7 @@ run_in_containers() {
 
 run_in_venv() {
   local name
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation --editable .
+  "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-index --no-build-isolation --editable .
   "$VENV/bin/python" build.py build-info --backend cpu --prefix "$VENV"
   mkdir -p "$RESULTS"
   "$VENV/bin/train" make-tiny --kind text --output "$RESULTS/model"

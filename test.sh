@@ -20,8 +20,8 @@ make_environment() {
   say "making $VENV from the cpu lock"
   . images/venv.sh
   make_venv "$VENV" cpu tools
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r images/stack/dev.txt
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+  "$VENV/bin/python" -m pip install -qq --disable-pip-version-check -r images/stack/dev.txt
+  "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
   echo "$wanted" >"$stamp"
 }
 
