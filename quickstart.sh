@@ -77,10 +77,10 @@ base_is_reachable() {
 contained() { docker run --rm --network none --read-only --tmpfs /tmp --user 12345:0 "$@"; }
 
 run_in_containers() {
-  local inputs outputs id name
+  local id name
   choose_build_options
   "$VENV/bin/python" build.py --backend cpu "${build_options[@]}"
-  # Volumes, not bind mounts: they work with an engine on another host too, and leave no file of another user here.
+  # Volumes, not bind mounts (a new one takes the rights of /out in the image): they work with an engine on another host too, and leave no file of another user here.
   inputs=$(docker volume create) outputs=$(docker volume create)
   trap 'docker volume rm -f "$inputs" "$outputs" >/dev/null' EXIT
   contained -v "$inputs:/out" $IMAGE train make-tiny --kind text --output /out/model
