@@ -80,7 +80,8 @@ run_in_containers() {
   local id name
   choose_build_options
   "$VENV/bin/python" build.py --backend cpu "${build_options[@]}"
-  # Volumes, not bind mounts (a new one takes the rights of /out in the image): they work with an engine on another host too, and leave no file of another user here.
+  # Volumes, not bind mounts: they work with an engine on another host too, and leave no file of another user here.
+  # A new one takes the rights of the image's /out, which any uid of group 0 may write.
   inputs=$(docker volume create) outputs=$(docker volume create)
   trap 'docker volume rm -f "$inputs" "$outputs" >/dev/null' EXIT
   contained -v "$inputs:/out" $IMAGE train make-tiny --kind text --output /out/model
@@ -121,6 +122,8 @@ LOADS='
 import sys
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+logging.disable_progress_bar()
 PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(sys.argv[1]), sys.argv[2])
 print("the adapter loads with plain PEFT")'
 
