@@ -16,6 +16,7 @@ from images.lockfile import STALE, Lock, lock_status, stale_error
 from images.spec import IMAGES, ROOT, UNRESOLVED, BackendSpec
 
 RENDERED = IMAGES / "rendered"
+TEMPLATES = ("Dockerfile", "Dockerfile.dockerignore", "activate.sh")
 BANNER = "Rendered by `build.py render` from images/backends/{name}.yaml and images/locks/{name}; do not edit."
 
 Files = dict[Path, str]
@@ -44,7 +45,7 @@ def render_backend(spec: BackendSpec) -> Files:
         keep_trailing_newline=True,
     )
     environment.filters["quoted"] = _quoted
-    texts = {name: environment.get_template(f"{name}.j2").render(values) for name in ("Dockerfile", "activate.sh")}
+    texts = {name: environment.get_template(f"{name}.j2").render(values) for name in TEMPLATES}
     texts["build-info.json"] = json.dumps(build_info(spec, lock), indent=2, ensure_ascii=False) + "\n"
     if spec.provided:
         pins = "".join(f"{name}=={version}\n" for name, version in sorted(spec.provided.items()))
