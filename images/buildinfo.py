@@ -36,6 +36,7 @@ def build_info(spec: BackendSpec, lock: Lock | None) -> dict[str, Any]:
         "plugin": plugin.model_dump(include={"distribution", "module", "version"}) if plugin else None,
         "packages": _packages(lock.pins) if lock else {},
         "provided": spec.provided,
+        "refused_packages": spec.refused_packages,
         "import_at_build": spec.import_at_build,
         "import_note": spec.import_note,
         "lock_id": lock.lock_id if lock else "missing",

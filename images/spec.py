@@ -167,6 +167,9 @@ class BackendSpec(Part):
     torch: Torch
     plugin: Plugin | None = None
     provided: dict[str, Version] = Field(default={}, description="packages the base image brings: name to version")
+    refused_packages: list[str] = Field(
+        default=[], description="patterns of packages that would mean another torch was installed over this one"
+    )
     import_at_build: bool = Field(description="can torch be imported without the driver?")
     import_note: str = Field(default="", description="why not, or under which condition")
     system_packages: list[str] = Field(default=[], description="packages of the base's distribution to add")

@@ -10,24 +10,37 @@ local_torch_folder() {
   done
 }
 
-# The first Python that fits: the cpu lock has wheels for 3.10 to 3.12, the tools run on any from 3.10 on.
-find_python() { # find_python "3.11 3.12 3.10"
+# covered LOCK PYTHON: can this Python be served from the lock? The cpu lock names its Pythons, and the torch wheels
+# whose hash nobody has told it; the tools run on any Python from 3.10 on.
+covered() {
+  local version tag
+  version=$("$2" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || return 1
+  if [ "$1" = tools ]; then "$2" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; return; fi
+  grep -q "^- '$version'$" "images/locks/$1/lock.yaml" || return 1
+  tag=cp${version/./}
+  ! awk -v tag="$tag" -v machine="$(uname -m)" '
+      /^- distribution:/ { python = architecture = "" }
+      /^  python:/ { python = $2 }
+      /^  architecture:/ { architecture = $2 }
+      /^  sha256: unresolved/ && python == tag && architecture == machine { found = 1 }
+      END { exit !found }' "images/locks/$1/lock.yaml"
+}
+
+find_python() { # find_python LOCK: the first Python that the lock can serve
   local candidate
   for candidate in ${PYTHON:-} python3 python3.11 python3.12 python3.10; do
-    case " $1 " in
-    *" $("$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) "*) command -v "$candidate"; return ;;
-    esac
+    if command -v "$candidate" >/dev/null && covered "$1" "$candidate"; then command -v "$candidate"; return; fi
   done
-  echo "error: python: none of ${PYTHON:+$PYTHON, }python3, python3.11, python3.12, python3.10 is a Python of $1" >&2
-  echo "hint: install one, or name it: PYTHON=/path/to/python" >&2
+  echo "error: images/locks/$1: has no wheels for ${PYTHON:+$PYTHON, }python3, python3.11, python3.12 or python3.10 here" >&2
+  echo "hint: install Python 3.11 or 3.12, or name one: PYTHON=/path/to/python; or use a Docker Engine" >&2
   return 69
 }
 
 make_venv() { # make_venv FOLDER LOCK...: every wheel is compared with the lock's hash
-  local folder=$1 lock python supported="3.10 3.11 3.12 3.13 3.14" links=() extra=()
+  local folder=$1 lock python strictest=tools links=() extra=()
   shift
-  case " $* " in *" cpu "*) supported="3.10 3.11 3.12" ;; esac
-  python=$(find_python "$supported") || return
+  case " $* " in *" cpu "*) strictest=cpu ;; esac
+  python=$(find_python $strictest) || return
   [ -x "$folder/bin/python" ] || "$python" -m venv "$folder" || {
     echo "error: $python -m venv $folder failed" >&2
     echo "hint: on Debian and Ubuntu: apt-get install python3-venv" >&2

@@ -15,11 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD_SIDE = [ROOT / "build.py", *sorted((ROOT / "images").rglob("*.py"))]
 RUN_SIDE = sorted((ROOT / "train").rglob("*.py"))
 VENDORS = re.compile(r"nvidia|ascend|cann(?!ot)\b|huawei|hygon|\bdtk|\bdcu|\bhcu|kunpeng|davinci|hyhal", re.IGNORECASE)
-# Files that may hold a vendor's word, and which: each has a reason.
-EXCEPTIONS = {
-    # The prefix of the wheels that a torch replaced by pip leaves behind.
-    "train/checks/installed.py": {"nvidia"},
-}
 # What a module may not do at its top: it would be done by everyone who only asks for --help.
 WORK = {
     "open",
@@ -108,7 +103,7 @@ def test_what_runs_inside_a_build_needs_the_standard_library_alone(name: str) ->
 )
 def test_a_vendor_is_named_in_its_spec_only(name: str) -> None:
     found = {word.lower() for word in VENDORS.findall((ROOT / name).read_text(encoding="utf-8"))}
-    assert found - EXCEPTIONS.get(name, set()) == set()
+    assert found == set()
 
 
 @pytest.mark.parametrize("name", names(BUILD_SIDE))

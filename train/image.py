@@ -27,6 +27,7 @@ class BuildInfo:
     provided: dict[str, str]
     plugin: dict[str, Any] | None
     records: dict[str, str]
+    refused_packages: list[str]
     import_at_build: bool
     device_policy: dict[str, Any]
     content: dict[str, Any] = field(repr=False)
@@ -56,6 +57,7 @@ def read_build_info() -> BuildInfo | None:
             provided=content["provided"],
             plugin=content["plugin"],
             records=content.get("records", {}),
+            refused_packages=content["refused_packages"],
             import_at_build=content["import_at_build"],
             device_policy=content["device_policy"],
             content=content,

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -119,18 +120,16 @@ def _digest(path: Path, method: str) -> str:
     return base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
 
 
-def no_foreign_accelerator(image: BuildInfo | None) -> str:
-    """No NVIDIA library wheel beside a torch that is no CUDA build: the trace of a torch replaced by pip."""
+def no_refused_packages(image: BuildInfo | None) -> str:
+    """None of the packages that another torch brings along is installed: the trace of a torch replaced by pip."""
     build = require_image(image)
-    # The wheels' own names; torch's type of build decides, not the backend's name.
-    found = sorted(
-        name
-        for name in {re.sub(r"[-_.]+", "-", item.metadata["Name"] or "").lower() for item in metadata.distributions()}
-        if re.match(r"^(nvidia|cuda)-", name)
-    )
-    if found and not build.torch.get("cuda"):
-        raise CheckFailed(f"torch is no CUDA build here, but these are installed: {', '.join(found[:5])}")
-    return f"{len(found)} CUDA library wheels, torch built for CUDA {build.torch.get('cuda')}"
+    if not build.refused_packages:
+        raise Skipped("this backend's spec refuses no packages")
+    installed = {re.sub(r"[-_.]+", "-", item.metadata["Name"] or "").lower() for item in metadata.distributions()}
+    found = sorted(name for name in installed if any(fnmatch(name, pattern) for pattern in build.refused_packages))
+    if found:
+        raise CheckFailed(f"installed, but refused here: {', '.join(found[:5])} ({len(found)} in all)")
+    return f"none of {', '.join(build.refused_packages)}"
 
 
 def torch_is_expected(image: BuildInfo | None) -> str:

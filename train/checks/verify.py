@@ -43,7 +43,7 @@ def build_checks(image: BuildInfo | None, folder: Path) -> Iterator[tuple[str, C
     """Name and function of each check that needs no device, in the order in which they make sense."""
     yield "versions", lambda: installed.versions_equal_lock(image)
     yield "files", lambda: installed.files_equal_lock(image)
-    yield "no foreign wheels", lambda: installed.no_foreign_accelerator(image)
+    yield "no refused packages", lambda: installed.no_refused_packages(image)
     yield "torch", lambda: importable(image) or installed.torch_is_expected(image)
     for adapter in ("lora", "oft"):
         yield f"{adapter} trains", partial(_training, image, folder, "trains", adapter)

@@ -36,6 +36,7 @@ def build_content(**fields: Any) -> dict[str, Any]:
         "packages": {"pydantic": metadata.version("pydantic")},
         "provided": {},
         "records": {},
+        "refused_packages": [],
         "import_at_build": True,
         "device_policy": {"precision": ["fp32"], "attention": ["sdpa", "eager"], "pinned_memory": False},
         **fields,
@@ -124,15 +125,15 @@ def test_a_file_that_is_missing_or_a_record_that_was_rewritten_fails(
         installed.files_equal_lock(image)
 
 
-def test_a_cuda_wheel_beside_a_torch_without_cuda_fails(
-    build: Callable[..., BuildInfo], package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = build(torch={"version": "1", "cuda": None, "hip": None})
-    assert installed.no_foreign_accelerator(image).startswith("0 CUDA library wheels")
+def test_a_refused_package_fails_by_name(build: Callable[..., BuildInfo], package: Path) -> None:
+    image = build(refused_packages=["nvidia-*", "cuda-*"])
+    assert "none of nvidia-*" in installed.no_refused_packages(image)
     info = package / "brick-1.0.dist-info"
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia_cudnn_cu12\nVersion: 1.0\n", encoding="utf-8")
     with pytest.raises(CheckFailed, match="nvidia-cudnn-cu12"):
-        installed.no_foreign_accelerator(image)
+        installed.no_refused_packages(image)
+    with pytest.raises(Skipped, match="refuses no packages"):
+        installed.no_refused_packages(build())
 
 
 @pytest.mark.parametrize("field", ["version", "cuda", "hip"])
@@ -147,7 +148,7 @@ def test_without_a_build_the_lock_checks_are_skipped_not_passed() -> None:
     for check in (
         installed.versions_equal_lock,
         installed.files_equal_lock,
-        installed.no_foreign_accelerator,
+        installed.no_refused_packages,
         installed.torch_is_expected,
     ):
         with pytest.raises(Skipped, match=r"there is no build-info.json"):
@@ -326,7 +327,7 @@ def test_a_report_of_nothing_but_skips_does_not_say_passed() -> None:
 
 def test_the_command_prints_json_and_exits_by_its_result(train_command: Command, tmp_path: Path) -> None:
     path = tmp_path / "build-info.json"
-    path.write_text(json.dumps(build_content(packages={"pydantic": "0.1"})), encoding="utf-8")
+    path.write_text(json.dumps(build_content(packages={"pydantic": "0.1"}, refused_packages=["nvidia-*"])), encoding="utf-8")
     done = train_command("verify", "--build", "--json", **{VARIABLE: str(path)})
     report = json.loads(done.stdout)
     statuses = {check["name"]: check["status"] for check in report["checks"]}
