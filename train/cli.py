@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from train.errors import EXIT_STOPPED, EXIT_USAGE, UserError
+from train.errors import EXIT_USAGE, UserError
 
 app = typer.Typer(
     help="Fine-tune Qwen models with LoRA or OFT: train --adapter lora|oft --model DIR --data FILE --output DIR",
@@ -114,8 +115,23 @@ def make_tiny_command(
     typer.echo(f"made a tiny text model in {output}")
 
 
+class Stopped(BaseException):
+    """A signal that ends the process in an orderly way. No Exception: nothing may take it for a fault of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise Stopped(number)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point: runs a command and exits with its code (DESIGN's table of sysexits)."""
+    """Entry point: runs a command and exits with its code (README lists them)."""
+    # As process 1 of a container, a process without a handler never sees SIGTERM: the kernel keeps it back.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
     sys.exit(call(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -132,9 +148,7 @@ def call(arguments: list[str]) -> int:
     except typer.TyperException as fault:
         print(f"error: {fault.format_message()}\nhint: train --help", file=sys.stderr)
         return EXIT_USAGE
-    except typer.Abort:
-        return EXIT_STOPPED
-    except KeyboardInterrupt:
-        print("error: stopped by the keyboard; this run saved no checkpoint", file=sys.stderr)
-        return 130
+    except Stopped as stop:
+        print(f"error: {stop}; no checkpoint was saved", file=sys.stderr)
+        return 128 + stop.number
     return result if isinstance(result, int) else 0
