@@ -12,6 +12,7 @@ import yaml
 
 from images.errors import EXIT_CONFIG, UserError
 from images.spec import IMAGES, BackendSpec, checksum
+from images.specfile import LOADER
 
 LOCKS = IMAGES / "locks"
 STACK = IMAGES / "stack" / "train.txt"
@@ -95,7 +96,7 @@ def read_lock(name: str, locks: Path | None = None) -> Lock | None:
     if not (folder / "lock.yaml").exists():
         return None
     try:
-        data: dict[str, Any] = yaml.safe_load((folder / "lock.yaml").read_text(encoding="utf-8"))
+        data: dict[str, Any] = yaml.load((folder / "lock.yaml").read_text(encoding="utf-8"), LOADER)
         requirements = (folder / REQUIREMENTS).read_text(encoding="utf-8")
         data.pop("schema"), data.pop("python"), data.pop("architectures")
         lock = Lock(**data, pins=parse_requirements(requirements))

@@ -105,7 +105,7 @@ def test_a_key_given_twice_names_both_lines(damaged: Damaged) -> None:
 
 def test_broken_yaml_names_the_line(damaged: Damaged) -> None:
     found = the_fault(damaged(("title: CPU\n", "title: CPU: plain\n")))
-    assert found.startswith("cpu.yaml:4: is not YAML: mapping values are not allowed here")
+    assert found.startswith("cpu.yaml:4: is not YAML: mapping values are not allowed")
 
 
 def test_a_source_must_belong_to_a_field(damaged: Damaged) -> None:
