@@ -203,7 +203,9 @@ def run_lock(given: list[str]) -> None:
 def run_render(given: list[str]) -> None:
     """`build.py render`: write every rendered file."""
     parser = Parser(prog="build.py render", description=run_render.__doc__, allow_abbrev=False)
-    parser.add_argument("--check", action="store_true", help="write nothing, show the difference, exit 1 if any")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, show the difference, exit 1 if any"
+    )
     options = parser.parse_args(given)
 
     from images import render

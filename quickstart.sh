@@ -5,7 +5,8 @@
 #   ./quickstart.sh --with-engine | --no-engine        one of the two, or an error
 #   ./quickstart.sh --with-engine -- BUILD-OPTIONS...  for `build.py --backend cpu`, such as --base-image REF
 #
-# VENV, RESULTS, WHEELHOUSE, PYTHON name other folders, wheels and interpreters. Nothing outside them is written.
+# VENV, RESULTS, WHEELHOUSE, PYTHON name other folders, wheels and interpreters. Nothing else is written, but for
+# images/rendered where a spec has changed, and the image.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 VENV=${VENV:-.venv}
@@ -25,13 +26,16 @@ while [ $# -gt 0 ]; do
   case $1 in
   --with-engine) mode=engine ;;
   --no-engine) mode=venv ;;
-  -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
   --) shift; break ;;
   *) fail 64 "quickstart.sh: unknown option $1" "./quickstart.sh --help" ;;
   esac
   shift
 done
 build_options=("$@")
+if [ $mode = venv ] && [ $# -gt 0 ]; then
+  fail 64 "quickstart.sh: $1: build options have no effect with --no-engine" "leave them out, or use --with-engine"
+fi
 
 engine_answers() { command -v docker >/dev/null && docker info >/dev/null 2>&1; }
 if [ $mode = auto ]; then

@@ -33,7 +33,9 @@ def revision() -> Revision:
         return Revision("unknown", epoch, f"no commit here: times in the image are set to {epoch}")
     epoch = int(given) if given.isdigit() else int(time)
     if _git("status", "--porcelain", "--", "train", "images"):
-        return Revision(f"{commit}-modified", epoch, "train/ or images/ differ from the commit: labelled `-modified`")
+        return Revision(
+            f"{commit}-modified", epoch, "train/ or images/ differ from the commit: labelled `-modified`"
+        )
     return Revision(commit, epoch)
 
 
@@ -55,7 +57,9 @@ def prepare(folder: Path, backend: str, epoch: int) -> None:
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
+        )
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

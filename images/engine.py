@@ -88,7 +88,9 @@ class Engine:
             follower = follow(process.stdout, sys.stderr)
         if process.returncode:
             raise _build_error(follower.failure, list(follower.tail))
-        return str(json.loads(request.metadata.read_text(encoding="utf-8")).get("containerimage.digest", "unknown"))
+        return str(
+            json.loads(request.metadata.read_text(encoding="utf-8")).get("containerimage.digest", "unknown")
+        )
 
 
 def connect() -> Engine:
@@ -98,7 +100,9 @@ def connect() -> Engine:
         from docker.errors import DockerException
     except ImportError as error:
         hint = "python3 -m pip install --require-hashes -r images/locks/tools/requirements.txt"
-        raise UserError("engine: the Python package `docker` is not installed", hint, EXIT_UNAVAILABLE) from error
+        raise UserError(
+            "engine: the Python package `docker` is not installed", hint, EXIT_UNAVAILABLE
+        ) from error
     where = os.environ.get("DOCKER_HOST", "its usual socket")
     try:
         client = docker.from_env(timeout=600)

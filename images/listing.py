@@ -18,10 +18,13 @@ def rows(specs: Iterable[BackendSpec]) -> list[dict[str, Any]]:
 
 def table(found: list[dict[str, Any]]) -> str:
     """Return the rows as text in aligned columns."""
-    lines = [[column.upper() for column in COLUMNS]] + [[_cell(row[column]) for column in COLUMNS] for row in found]
+    lines = [[column.upper() for column in COLUMNS]] + [
+        [_cell(row[column]) for column in COLUMNS] for row in found
+    ]
     widths = [max(len(line[index]) for line in lines) for index in range(len(COLUMNS))]
     return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
     )
 
 

@@ -35,7 +35,9 @@ def lock_backend(
     folder.mkdir(parents=True, exist_ok=True)
     old.write_text(requirements, encoding="utf-8")
     entries = [_entry(item, version, entry) for (item, version), found in hashes.items() for entry in found]
-    (folder / "lock.yaml").write_text(_lock_yaml(spec, requirements, uv_version(uv), entries), encoding="utf-8")
+    (folder / "lock.yaml").write_text(
+        _lock_yaml(spec, requirements, uv_version(uv), entries), encoding="utf-8"
+    )
     unresolved = [
         f"unresolved: {e['distribution']} {e['version']} for {e['python']} {e['architecture']}"
         for e in entries
@@ -171,8 +173,12 @@ def _with_hashes(pin: Pin, spec: BackendSpec, hashes: Hashes) -> Pin:
         return Pin(pin.name, pin.version, pin.marker, tuple(known))
     strange = [value for value in known if value not in pin.hashes]
     if strange:
-        message = "\n".join(f"{pin.name}=={pin.version}: the index does not list {value}" for value in strange)
-        raise UserError(message, "the wheel was rebuilt or the spec is wrong: mend `hashes` in the spec", EXIT_DATA)
+        message = "\n".join(
+            f"{pin.name}=={pin.version}: the index does not list {value}" for value in strange
+        )
+        raise UserError(
+            message, "the wheel was rebuilt or the spec is wrong: mend `hashes` in the spec", EXIT_DATA
+        )
     return pin
 
 

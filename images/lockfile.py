@@ -101,7 +101,9 @@ def read_lock(name: str, locks: Path | None = None) -> Lock | None:
         data.pop("schema"), data.pop("python"), data.pop("architectures")
         lock = Lock(**data, pins=parse_requirements(requirements))
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-        raise UserError(f"images/locks/{name}: not a lock: {error}", _again(name), exit_code=EXIT_CONFIG) from error
+        raise UserError(
+            f"images/locks/{name}: not a lock: {error}", _again(name), exit_code=EXIT_CONFIG
+        ) from error
     if sha256_text(requirements) != lock.requirements_sha256:
         message = f"images/locks/{name}/{REQUIREMENTS}: was changed by hand: its checksum is not lock.yaml's"
         raise UserError(message, _again(name), exit_code=EXIT_CONFIG)

@@ -17,7 +17,9 @@ from images.spec import IMAGES, ROOT, UNRESOLVED, BackendSpec
 
 RENDERED = IMAGES / "rendered"
 TEMPLATES = ("Dockerfile", "Dockerfile.dockerignore", "activate.sh")
-BANNER = "Rendered by `build.py render` from images/backends/{name}.yaml and images/locks/{name}; do not edit."
+BANNER = (
+    "Rendered by `build.py render` from images/backends/{name}.yaml and images/locks/{name}; do not edit."
+)
 
 Files = dict[Path, str]
 

@@ -17,15 +17,23 @@ ROOT = IMAGES.parent
 UNRESOLVED = "unresolved"
 UNKNOWN = "unknown"
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", description="lower-case letters, digits and dashes")]
+Name = Annotated[
+    str, Field(pattern=r"^[a-z][a-z0-9-]*$", description="lower-case letters, digits and dashes")
+]
 Version = Annotated[str, Field(pattern=r"^\d[\w.+!-]*$", description="a version in quotes, such as '2.10.0'")]
-PythonVersion = Annotated[str, Field(pattern=r"^3\.\d{1,2}$", description="a Python version in quotes, such as '3.11'")]
+PythonVersion = Annotated[
+    str, Field(pattern=r"^3\.\d{1,2}$", description="a Python version in quotes, such as '3.11'")
+]
 PythonTag = Annotated[str, Field(pattern=r"^cp3\d{1,2}$", description="a wheel's Python tag, such as cp311")]
 Digest = Annotated[
     str,
-    Field(pattern=r"^(sha256:[0-9a-f]{64}|unresolved)$", description="sha256:<64 hex digits>, or `unresolved`"),
+    Field(
+        pattern=r"^(sha256:[0-9a-f]{64}|unresolved)$", description="sha256:<64 hex digits>, or `unresolved`"
+    ),
 ]
-Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|unresolved)$", description="64 hex digits, or `unresolved`")]
+Sha256 = Annotated[
+    str, Field(pattern=r"^([0-9a-f]{64}|unresolved)$", description="64 hex digits, or `unresolved`")
+]
 Url = Annotated[str, Field(pattern=r"^https?://\S+$", description="an http or https address")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$", description="a variable's name in capitals")]
 AbsolutePath = Annotated[str, Field(pattern=r"^/\S*$", description="an absolute path")]
@@ -86,7 +94,9 @@ class Torch(Part):
         default={}, description="versions that differ from `version`, per architecture"
     )
     provided: bool = Field(default=False, description="true when the base image brings torch itself")
-    index: Url | None = Field(default=None, description="the index that has this build, if not the default one")
+    index: Url | None = Field(
+        default=None, description="the index that has this build, if not the default one"
+    )
     requires: list[str] = Field(default=[], description="the wheel's own requirements, when `index` is set")
     hashes: list[WheelHash] = Field(default=[], description="known hashes of its wheels")
     build: TorchBuild
@@ -145,7 +155,9 @@ class DevicePolicy(Part):
     """Defaults of the run side per device type; they reach it through build-info.json."""
 
     device_type: Name
-    precision: list[Precision] = Field(min_length=1, description="candidates: the first that passes its probe")
+    precision: list[Precision] = Field(
+        min_length=1, description="candidates: the first that passes its probe"
+    )
     precision_on_request: list[Precision] = Field(default=[], description="used only when asked for by name")
     attention: list[Literal["sdpa", "eager"]] = Field(min_length=1)
     pinned_memory: bool
@@ -166,9 +178,12 @@ class BackendSpec(Part):
     architectures: list[Architecture] = Field(min_length=1)
     torch: Torch
     plugin: Plugin | None = None
-    provided: dict[str, Version] = Field(default={}, description="packages the base image brings: name to version")
+    provided: dict[str, Version] = Field(
+        default={}, description="packages the base image brings: name to version"
+    )
     refused_packages: list[str] = Field(
-        default=[], description="patterns of packages that would mean another torch was installed over this one"
+        default=[],
+        description="patterns of packages that would mean another torch was installed over this one",
     )
     import_at_build: bool = Field(description="can torch be imported without the driver?")
     import_note: str = Field(default="", description="why not, or under which condition")
@@ -184,12 +199,16 @@ class BackendSpec(Part):
     def provided_torch_is_listed(self) -> BackendSpec:
         listed = self.provided.get("torch")
         if self.torch.provided and listed != self.torch.version:
-            raise ValueError(f"torch is provided: `provided` must list torch {self.torch.version!r}, not {listed!r}")
+            raise ValueError(
+                f"torch is provided: `provided` must list torch {self.torch.version!r}, not {listed!r}"
+            )
         return self
 
     def lock_inputs(self) -> dict[str, Any]:
         """Return the part of the spec that a lock depends on: a change here makes the lock stale."""
-        data = self.model_dump(include={"name", "base", "python", "architectures", "torch", "plugin", "provided"})
+        data = self.model_dump(
+            include={"name", "base", "python", "architectures", "torch", "plugin", "provided"}
+        )
         data["base"] = {key: data["base"][key] for key in ("reference", "digest")}
         return data
 

@@ -29,7 +29,9 @@ def load_specs(folder: Path = BACKENDS) -> dict[str, BackendSpec]:
             specs[spec.name] = spec
     faults += _name_clashes(specs)
     if faults:
-        raise UserError("\n".join(map(str, faults)), "every key is described in images/spec.py", exit_code=EXIT_CONFIG)
+        raise UserError(
+            "\n".join(map(str, faults)), "every key is described in images/spec.py", exit_code=EXIT_CONFIG
+        )
     return specs
 
 
@@ -67,7 +69,9 @@ def read_spec(path: Path) -> tuple[BackendSpec | None, list[Fault]]:
 def _strange_sources(file: str, node: yaml.MappingNode) -> Iterator[Fault]:
     """Yield the keys of `sources` that are no key path: from the text, so that no other fault hides them."""
     mappings = [value for key, value in node.value if key.value == "sources"]
-    for key in [pair[0].value for mapping in mappings if isinstance(mapping.value, list) for pair in mapping.value]:
+    for key in [
+        pair[0].value for mapping in mappings if isinstance(mapping.value, list) for pair in mapping.value
+    ]:
         if not names_a_field(str(key)):
             line = line_of(node, ("sources", key))
             hint = "name a key path of this file, such as base.digest"
@@ -80,7 +84,9 @@ def _name_clashes(specs: dict[str, BackendSpec]) -> Iterator[Fault]:
         for name in (spec.name, *spec.aliases):
             if name in owner:
                 what = f"{name!r} is taken by {owner[name]}.yaml"
-                yield Fault(f"images/backends/{spec.name}.yaml", 1, "aliases", what, "names and aliases are unique")
+                yield Fault(
+                    f"images/backends/{spec.name}.yaml", 1, "aliases", what, "names and aliases are unique"
+                )
             owner[name] = spec.name
 
 

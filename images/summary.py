@@ -17,7 +17,10 @@ def table_lines(folder: Path) -> list[str]:
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return [*lines, f"results: {folder} (adapter/, metrics.jsonl, run.json, loss.png of each run; verify.json)"]
+    return [
+        *lines,
+        f"results: {folder} (adapter/, metrics.jsonl, run.json, loss.png of each run; verify.json)",
+    ]
 
 
 def _row(run: dict[str, Any]) -> tuple[str, ...]:

@@ -28,10 +28,10 @@ covered() {
 
 find_python() { # find_python LOCK: the first Python that the lock can serve
   local candidate
-  for candidate in ${PYTHON:-} python3 python3.11 python3.12 python3.10; do
+  for candidate in ${PYTHON:-python3 python3.11 python3.12 python3.10}; do
     if command -v "$candidate" >/dev/null && covered "$1" "$candidate"; then command -v "$candidate"; return; fi
   done
-  echo "error: images/locks/$1: has no wheels for ${PYTHON:+$PYTHON, }python3, python3.11, python3.12 or python3.10 here" >&2
+  echo "error: images/locks/$1: cannot serve ${PYTHON:-python3, python3.11, python3.12 or python3.10} on this machine" >&2
   echo "hint: install Python 3.11 or 3.12, or name one: PYTHON=/path/to/python; or use a Docker Engine" >&2
   return 69
 }
@@ -41,6 +41,11 @@ make_venv() { # make_venv FOLDER LOCK...: every wheel is compared with the lock'
   shift
   case " $* " in *" cpu "*) strictest=cpu ;; esac
   python=$(find_python $strictest) || return
+  if [ -x "$folder/bin/python" ] && ! covered $strictest "$folder/bin/python"; then
+    echo "error: $folder: was made with a Python that images/locks/$strictest cannot serve" >&2
+    echo "hint: remove it, or name another folder: VENV=DIR" >&2
+    return 78
+  fi
   [ -x "$folder/bin/python" ] || "$python" -m venv "$folder" || {
     echo "error: $python -m venv $folder failed" >&2
     echo "hint: on Debian and Ubuntu: apt-get install python3-venv" >&2

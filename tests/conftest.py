@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Tiny models gain nothing from threads, and two OpenMP teams on one core wait for each other. Set before torch loads.
+# Tiny models gain nothing from threads, and two OpenMP teams on one core wait for each other. Set before
+# torch loads.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 

@@ -13,7 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(*arguments: str, python: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, python: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *python, "build.py", *arguments]
     variables = {**os.environ, **environment}
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=variables)
@@ -65,7 +67,9 @@ def test_a_missing_package_is_told_with_its_cure() -> None:
     done = run("list", python=("-S", "-E"))
     assert done.returncode == 69
     assert "is not installed" in done.stderr
-    assert "hint: python3 -m pip install --require-hashes -r images/locks/tools/requirements.txt" in done.stderr
+    assert (
+        "hint: python3 -m pip install --require-hashes -r images/locks/tools/requirements.txt" in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 

@@ -14,7 +14,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 BUILD_SIDE = [ROOT / "build.py", *sorted((ROOT / "images").rglob("*.py"))]
 RUN_SIDE = sorted((ROOT / "train").rglob("*.py"))
-VENDORS = re.compile(r"nvidia|ascend|cann(?!ot)\b|huawei|hygon|\bdtk|\bdcu|\bhcu|kunpeng|davinci|hyhal", re.IGNORECASE)
+VENDORS = re.compile(
+    r"nvidia|ascend|cann(?!ot)\b|huawei|hygon|\bdtk|\bdcu|\bhcu|kunpeng|davinci|hyhal", re.IGNORECASE
+)
 # What a module may not do at its top: it would be done by everyone who only asks for --help.
 WORK = {
     "open",
@@ -112,7 +114,9 @@ def test_no_backend_is_branched_on(name: str) -> None:
     backends = {path.stem for path in (ROOT / "images/backends").glob("*.yaml")}
     for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Compare):
-            compared = {part.value for part in [node.left, *node.comparators] if isinstance(part, ast.Constant)}
+            compared = {
+                part.value for part in [node.left, *node.comparators] if isinstance(part, ast.Constant)
+            }
             assert not compared & backends, f"line {node.lineno}"
 
 

@@ -1,4 +1,6 @@
-"""README says what the repository shows: its matrix is that of `build.py list`, its commands and paths exist."""
+"""README says what the repository shows: its matrix is that of `build.py list`, its commands and paths
+exist.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,17 @@ def run(*arguments: str) -> str:
 
 def shell_lines(page: str) -> list[str]:
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
-    return [line.partition("  #")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [
+        line.partition("  #")[0].strip()
+        for block in blocks
+        for line in block.replace("\\\n", " ").splitlines()
+    ]
 
 
 def test_the_matrix_is_what_build_py_lists() -> None:
-    block = re.search(r"```text\n(BACKEND.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    block = re.search(
+        r"```text\n(BACKEND.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     assert block is not None
     assert block[1].rstrip() == run("build.py", "list").rstrip()
 
@@ -38,7 +46,9 @@ def test_links_lead_to_files_of_the_repository(page: str) -> None:
 
 def test_every_option_in_a_shown_command_is_known() -> None:
     helps = {
-        "build.py": run("build.py", "--help") + run("build.py", "lock", "--help") + run("build.py", "render", "--help"),
+        "build.py": run("build.py", "--help")
+        + run("build.py", "lock", "--help")
+        + run("build.py", "render", "--help"),
         "train": "".join(
             run("-c", "from train.cli import main; main()", *command, "--help")
             for command in ([], ["verify"], ["make-tiny"])

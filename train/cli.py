@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -11,10 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from train.errors import EXIT_USAGE, UserError
+from train.errors import EXIT_TRAINING, EXIT_USAGE, UserError
 
 app = typer.Typer(
-    help="Fine-tune Qwen models with LoRA or OFT: train --adapter lora|oft --model DIR --data FILE --output DIR",
+    help="Fine-tune with LoRA or OFT: train --adapter lora|oft --model DIR --data FILE --output DIR",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -31,12 +32,15 @@ def fine_tune(
         str | None, typer.Option(help="folder of a Qwen2, Qwen2.5 or Qwen3 checkpoint", metavar="DIR")
     ] = None,
     data: Annotated[str | None, typer.Option(help="training rows, .jsonl or .json", metavar="FILE")] = None,
-    output: Annotated[str | None, typer.Option(help="folder for the results; new or empty", metavar="DIR")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="folder for the results; new or empty", metavar="DIR")
+    ] = None,
     eval_data: Annotated[
         str | None, typer.Option(help="rows for evaluation loss and generations", metavar="FILE")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="a YAML recipe, or lora, oft, tiny; the command line wins", metavar="FILE")
+        Path | None,
+        typer.Option(help="a YAML recipe, or lora, oft, tiny; the command line wins", metavar="FILE"),
     ] = None,
     assignments: Annotated[
         list[str] | None,
@@ -47,11 +51,15 @@ def fine_tune(
     """Fine-tune; or one of the commands below."""
     given = dict(zip(FLAGS, (adapter, model, data, output, eval_data), strict=True))
     named = {f"--{name.replace('_', '-')}": value for name, value in given.items()}
-    used = [flag for flag, value in [*named.items(), ("--config", config), ("--set", assignments)] if value]
+    used = [
+        flag
+        for flag, value in [*named.items(), ("--config", config), ("--set", assignments)]
+        if value is not None
+    ]
     if context.invoked_subcommand is not None:
         if used or json_schema:
             raise UserError(
-                f"{used[0] if used else '--json-schema'}: belongs to fine-tuning, not to {context.invoked_subcommand}"
+                f"{[*used, '--json-schema'][0]}: belongs to fine-tuning, not to {context.invoked_subcommand}"
             )
         return
     if json_schema:
@@ -77,7 +85,8 @@ def _run(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> 
     outcome = run(config)
     results = outcome.results
     typer.echo(
-        f"finished: {results['num_steps']} steps, loss {results['first_loss']:.3f} -> {results['last_loss']:.3f}, "
+        f"finished: {results['num_steps']} steps, "
+        f"loss {results['first_loss']:.3f} -> {results['last_loss']:.3f}, "
         f"{results['seconds']:.0f} s; results in {config.output}"
     )
 
@@ -86,7 +95,9 @@ def _run(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> 
 def verify(
     build: Annotated[bool, typer.Option("--build", help="only the part that needs no device")] = False,
     device: Annotated[bool, typer.Option("--device", help="only the part that needs the device")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="a JSON object on stdout, the lines on stderr")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="a JSON object on stdout, the lines on stderr")
+    ] = False,
 ) -> None:
     """Prove that this image or environment is what its lock says, and that it trains."""
     from train.checks.verify import verify as run_checks
@@ -104,7 +115,7 @@ def verify(
 def make_tiny_command(
     output: Annotated[Path, typer.Option(help="a new or empty folder", metavar="DIR")],
     kind: Annotated[str, typer.Option(help="what the model reads", metavar="text")] = "text",
-    seed: Annotated[int, typer.Option(help="of the random weights")] = 0,
+    seed: Annotated[int, typer.Option(help="of the random weights", min=0, max=2**63 - 1)] = 0,
 ) -> None:
     """Make a deterministic tiny Qwen2 checkpoint, for demos and tests."""
     if kind != "text":
@@ -116,7 +127,10 @@ def make_tiny_command(
 
 
 class Stopped(BaseException):
-    """A signal that ends the process in an orderly way. No Exception: nothing may take it for a fault of its own."""
+    """A signal that ends the process in an orderly way.
+
+    No Exception: nothing may take it for a fault of its own.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -136,10 +150,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def call(arguments: list[str]) -> int:
-    """Run the command line; faults of the user become `error:` and `hint:` lines on stderr and an exit code."""
-    # Before torch loads OpenMP. Threads that wait by spinning make a step three times slower on a host that does
-    # anything else, and gain nothing measurable on an idle one (tests/bench/waiting.py).
+    """Run the command line; faults of the user become `error:` and `hint:` lines on stderr and an exit
+    code.
+    """
+    # Before torch loads OpenMP. Threads that wait by spinning make a step three times slower on a host
+    # that does anything else, and gain nothing measurable on an idle one (tests/bench/waiting.py).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a log in another encoding must not cost a run
+            stream.reconfigure(errors="backslashreplace")
     try:
         result = app(arguments, standalone_mode=False, prog_name="train")
     except UserError as fault:
@@ -148,6 +167,10 @@ def call(arguments: list[str]) -> int:
     except typer.TyperException as fault:
         print(f"error: {fault.format_message()}\nhint: train --help", file=sys.stderr)
         return EXIT_USAGE
+    except OSError as fault:
+        place = f"{fault.filename}: " if fault.filename else ""
+        print(f"error: {place}{fault.strerror or fault}", file=sys.stderr)
+        return EXIT_TRAINING
     except Stopped as stop:
         print(f"error: {stop}; no checkpoint was saved", file=sys.stderr)
         return 128 + stop.number

@@ -42,7 +42,9 @@ class LoraSettings(Strict):
 class OftSettings(Strict):
     """OFT, in PEFT's words; the rotation comes from a skew-symmetric matrix by a Cayley map."""
 
-    oft_block_size: Whole = Field(32, ge=2, description="size of a rotation block; must divide each layer's inputs")
+    oft_block_size: Whole = Field(
+        32, ge=2, description="size of a rotation block; must divide each layer's inputs"
+    )
     cayley: Literal["exact", "series"] = Field(
         "exact",
         description="exact: a linear solve, orthogonal at any learning rate; series: Cayley-Neumann, 5 terms",
@@ -72,10 +74,12 @@ class RunConfig(Strict):
         "auto", description="the chat template's own switch; auto: on where the answers hold <think>"
     )
 
-    num_train_epochs: Number = Field(3, gt=0)
-    max_steps: Whole | None = Field(None, ge=1, description="stop after so many steps, whatever num_train_epochs says")
-    per_device_train_batch_size: Whole = Field(4, ge=1, description="samples of one forward")
-    gradient_accumulation_steps: Whole = Field(1, ge=1)
+    num_train_epochs: Number = Field(3, gt=0, le=100_000)
+    max_steps: Whole | None = Field(
+        None, ge=1, description="stop after so many steps, whatever num_train_epochs says"
+    )
+    per_device_train_batch_size: Whole = Field(4, ge=1, le=65_536, description="samples of one forward")
+    gradient_accumulation_steps: Whole = Field(1, ge=1, le=65_536)
     learning_rate: Number = Field(2e-4, gt=0)
     lr_scheduler_type: Literal["cosine", "linear", "constant", "constant_with_warmup"] = "cosine"
     warmup_steps: Whole = Field(0, ge=0)
@@ -85,8 +89,12 @@ class RunConfig(Strict):
     seed: Whole = Field(42, ge=0, le=2**32 - 1)
     logging_steps: Whole = Field(1, ge=1, description="a line of metrics every so many steps")
 
-    device: Literal["auto", "cuda", "npu", "cpu"] = Field("auto", description="auto: what the image was built for")
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = Field("auto", description="of the frozen weights and products")
+    device: Literal["auto", "cuda", "npu", "cpu"] = Field(
+        "auto", description="auto: what the image was built for"
+    )
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
+        "auto", description="of the frozen weights and products"
+    )
     attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
 
     num_generations: Whole = Field(3, ge=0, description="prompts answered before and after")
@@ -101,7 +109,9 @@ class _UniqueKeys(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is given twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -117,12 +127,14 @@ def read_recipe(path: Path) -> dict[str, Any]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8-sig"), _UniqueKeys)
     except OSError as fault:
-        names = ", ".join(sorted(shipped.stem for shipped in (Path(__file__).parent / "recipes").glob("*.yaml")))
+        names = ", ".join(
+            sorted(shipped.stem for shipped in (Path(__file__).parent / "recipes").glob("*.yaml"))
+        )
         hint = f"--config takes a YAML file, or one of {names}"
         raise UserError(f"{path}: cannot be read: {fault.strerror}", hint, EXIT_CONFIG) from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8 text", "save the recipe as UTF-8", EXIT_CONFIG) from None
-    except yaml.YAMLError as fault:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as fault:
         mark = getattr(fault, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else str(path)
         problem = getattr(fault, "problem", None) or str(fault).splitlines()[0]
@@ -143,7 +155,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text}: KEY=VALUE is due", "for example --set lora.r=16", EXIT_USAGE)
     try:
         return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return key.strip(), value
 
 
@@ -162,21 +174,37 @@ def build_config(recipe: Path | None, flags: dict[str, Any], assignments: list[s
         key, value = parse_assignment(text)
         path = tuple(key.split("."))
         if path in given:
-            raise UserError(f"--set {text}: {key} is already given by {given[path][0]}", "give it once", EXIT_USAGE)
+            raise UserError(
+                f"--set {text}: {key} is already given by {given[path][0]}", "give it once", EXIT_USAGE
+            )
         given[path] = (f"--set {key}", value)
     for path, (origin, value) in given.items():
         _insert(values, path, value, origin)
         origins[path] = origin
     try:
-        return RunConfig.model_validate(values)
+        config = RunConfig.model_validate(values)
     except ValidationError as faults:
         lines = [_fault_line(dict(fault), origins, recipe) for fault in faults.errors()]
         raise UserError("\n".join(lines), "train --json-schema lists every field", EXIT_CONFIG) from None
+    _refuse_unused(config.adapter, given)
+    return config
+
+
+def _refuse_unused(adapter: str, given: dict[tuple[str, ...], tuple[str, Any]]) -> None:
+    """A recipe may hold the settings of both adapters; on the command line those of the other one are
+    a mistake.
+    """
+    unused = [
+        origin for path, (origin, _) in given.items() if path[0] in ("lora", "oft") and path[0] != adapter
+    ]
+    if unused:
+        lines = [f"{origin}: has no effect, the adapter is {adapter}" for origin in unused]
+        raise UserError("\n".join(lines), "name the adapter's own settings", EXIT_CONFIG)
 
 
 def _insert(values: dict[str, Any], path: tuple[str, ...], value: Any, origin: str) -> None:
     for name in path[:-1]:
-        below = values.setdefault(name, {})
+        below = values[name] = values.get(name) or {}
         if not isinstance(below, dict):
             raise UserError(f"{origin}: {name} has no fields of its own", "", EXIT_CONFIG)
         values = below
@@ -186,7 +214,9 @@ def _insert(values: dict[str, Any], path: tuple[str, ...], value: Any, origin: s
 def _fault_line(fault: dict[str, Any], origins: dict[tuple[str, ...], str], recipe: Path | None) -> str:
     path = tuple(str(part) for part in fault["loc"])
     origin = next((name for key, name in origins.items() if path[: len(key)] == key), None)
-    place = origin or (f"{recipe}: {'.'.join(path)}" if recipe and fault["type"] != "missing" else ".".join(path))
+    place = origin or (
+        f"{recipe}: {'.'.join(path)}" if recipe and fault["type"] != "missing" else ".".join(path)
+    )
     if fault["type"] == "extra_forbidden":
         return f"{place}: no such field{_suggest(path)}"
     if fault["type"] == "missing":

@@ -1,4 +1,7 @@
-"""Which device, precision and attention a run uses, and why. The image's policy is data; nothing is guessed."""
+"""Which device, precision and attention a run uses, and why.
+
+The image's policy is data; nothing is guessed.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,8 @@ class DeviceChoices:
     def lines(self) -> list[str]:
         """The choices in words."""
         return [
-            f"{name.replace('_', ' ')}: {choice['value']} ({choice['reason']})" for name, choice in asdict(self).items()
+            f"{name.replace('_', ' ')}: {choice['value']} ({choice['reason']})"
+            for name, choice in asdict(self).items()
         ]
 
     @property
@@ -52,7 +56,9 @@ class DeviceChoices:
 
 
 def choose(config: RunConfig, image: BuildInfo | None) -> DeviceChoices:
-    """The device choices of a run; UserError (exit 69) where the device asked for, or built for, is not there."""
+    """The device choices of a run; UserError (exit 69) where the device asked for, or built for, is
+    not there.
+    """
     device = _device(config, image)
     on_own_device = image is not None and image.device_type == device.value
     policy = image.device_policy if image and on_own_device else PLAIN_POLICY[device.value]
@@ -88,7 +94,7 @@ def _require(device_type: str, reason: str) -> None:
     if not is_available(device_type):
         raise UserError(
             f"device: torch finds no {device_type} device, and {reason}",
-            "give the container the device (docker run --device or --gpus), or ask for the CPU: --set device=cpu",
+            "give the container the device (docker run --device, --gpus), or --set device=cpu",
             EXIT_UNAVAILABLE,
         )
 

@@ -62,5 +62,5 @@ def read_build_info() -> BuildInfo | None:
             device_policy=content["device_policy"],
             content=content,
         )
-    except (ValueError, KeyError, TypeError) as fault:
+    except (OSError, ValueError, KeyError, TypeError) as fault:
         raise UserError(f"{path}: is not a build info: {fault!r}", "rebuild the image", EXIT_CONFIG) from None

@@ -35,7 +35,12 @@ def seconds_per_step(policy: str) -> float:
     environment = {**os.environ, "OMP_WAIT_POLICY": policy}
     environment.pop("OMP_NUM_THREADS", None)
     done = subprocess.run(
-        [sys.executable, "-c", STEPS], env=environment, capture_output=True, text=True, check=True, timeout=600
+        [sys.executable, "-c", STEPS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
     )
     return float(done.stdout)
 
@@ -55,7 +60,9 @@ def measure(rounds: int, busy: bool) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -72,7 +79,8 @@ def main() -> int:
     else:
         for name, figure in figures.items():
             print(
-                f"{name}: passive {figure['passive']:.3f} s, active {figure['active']:.3f} s, ratio {ratios[name]:.2f}"
+                f"{name}: passive {figure['passive']:.3f} s, active {figure['active']:.3f} s, "
+                f"ratio {ratios[name]:.2f}"
             )
     return 0 if all(bar["ok"] for bar in bars.values()) else 1
 

@@ -22,7 +22,9 @@ class BuildCommand:
     def __call__(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "build.py", *map(str, arguments)]
         variables = {**os.environ, **environment}
-        return subprocess.run(command, cwd=self.tree, capture_output=True, text=True, env=variables, check=False)
+        return subprocess.run(
+            command, cwd=self.tree, capture_output=True, text=True, env=variables, check=False
+        )
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,10 @@ def _wheelhouse() -> str | None:
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
-    lines = [line.partition("=")[2] for line in listed.stdout.splitlines() if "find-links" in line.partition("=")[0]]
+    lines = [
+        line.partition("=")[2]
+        for line in listed.stdout.splitlines()
+        if "find-links" in line.partition("=")[0]
+    ]
     folders = [Path(word) for line in lines for word in line.strip("'\"").replace("\\n", " ").split()]
     return next((str(folder) for folder in folders if any(folder.glob("torch-*.whl"))), None)

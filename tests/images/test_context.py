@@ -34,7 +34,9 @@ def git(tree: Path, *arguments: str) -> str:
         "GIT_COMMITTER_DATE": "1700000000 +0000",
     }
     command = ["git", *identity, *arguments]
-    return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+    return subprocess.run(
+        command, cwd=tree, capture_output=True, text=True, check=True, env=environment
+    ).stdout.strip()
 
 
 @pytest.fixture
@@ -71,7 +73,9 @@ def test_source_date_epoch_wins(committed: Path) -> None:
     assert revision(committed, SOURCE_DATE_EPOCH="1600000000")["epoch"] == 1600000000
 
 
-def test_the_context_is_the_same_whatever_the_checkout_s_modes_and_leftovers(tree: Path, tmp_path: Path) -> None:
+def test_the_context_is_the_same_whatever_the_checkout_s_modes_and_leftovers(
+    tree: Path, tmp_path: Path
+) -> None:
     def listing(name: str) -> list[tuple[str, int, int]]:
         folder = tmp_path / name
         folder.mkdir()

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.engine
 
 
 def inspect(image: Image) -> dict[str, object]:
-    done = subprocess.run(["docker", "image", "inspect", image.reference], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["docker", "image", "inspect", image.reference], capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)[0]
 
 
@@ -135,7 +137,9 @@ def test_labels_name_lock_base_and_commit(cpu_image: Image) -> None:
 def test_no_environment_of_the_build_stays(cpu_image: Image) -> None:
     config = inspect(cpu_image)["Config"]
     assert isinstance(config, dict)
-    assert not [line for line in config["Env"] if line.startswith(("TORCH_DEVICE_BACKEND_AUTOLOAD", "PIP_", "SSL_"))]
+    assert not [
+        line for line in config["Env"] if line.startswith(("TORCH_DEVICE_BACKEND_AUTOLOAD", "PIP_", "SSL_"))
+    ]
 
 
 def test_byte_code_holds_no_times(cpu_image: Image) -> None:
@@ -165,7 +169,9 @@ def holds(stream: IO[bytes], word: bytes) -> bool:
     return False
 
 
-def test_neither_certificate_nor_address_nor_wheel_is_in_any_layer_or_label(cpu_image: Image, tmp_path: Path) -> None:
+def test_neither_certificate_nor_address_nor_wheel_is_in_any_layer_or_label(
+    cpu_image: Image, tmp_path: Path
+) -> None:
     """Every byte of `docker save` is read, unpacked."""
     path = tmp_path / "image.tar"
     subprocess.run(["docker", "save", "--output", str(path), cpu_image.reference], check=True)
@@ -188,7 +194,9 @@ def test_neither_certificate_nor_address_nor_wheel_is_in_any_layer_or_label(cpu_
     assert found == []
     assert len(names) > 10000
     assert [
-        name for name in names if name.endswith(".whl") and "ensurepip" not in name and "python-wheels" not in name
+        name
+        for name in names
+        if name.endswith(".whl") and "ensurepip" not in name and "python-wheels" not in name
     ] == []
     assert [name for name in names if name.startswith(("tmp/", "root/.cache", "run/secrets", "mnt/"))] == []
 
@@ -205,7 +213,9 @@ def test_a_failing_verification_stops_the_build_and_shows_its_last_lines(
     assert "error: build: step `verify the image`: " in done.stderr
     assert "hint: " in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
-    gone = subprocess.run(["docker", "image", "inspect", "isotune-test:broken"], capture_output=True, check=False)
+    gone = subprocess.run(
+        ["docker", "image", "inspect", "isotune-test:broken"], capture_output=True, check=False
+    )
     assert gone.returncode != 0
 
 

@@ -107,7 +107,9 @@ def test_a_change_of_the_stack_makes_the_lock_stale(tree_build_py: BuildCommand)
 
 def test_a_lock_that_was_edited_by_hand_is_refused(tree_build_py: BuildCommand) -> None:
     path = tree_build_py.tree / "images/locks/cpu/requirements.txt"
-    path.write_text(path.read_text(encoding="utf-8").replace("peft==0.21.2", "peft==0.21.1"), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("peft==0.21.2", "peft==0.21.1"), encoding="utf-8"
+    )
     done = tree_build_py("list")
     assert done.returncode == EXIT_CONFIG
     assert "images/locks/cpu/requirements.txt: was changed by hand" in done.stderr

@@ -18,7 +18,9 @@ def environment(tmp_path: Path) -> Path:
     site = tmp_path / "venv" / "lib" / "python3.12" / "site-packages"
     for name in ("huggingface_hub-2.4.0", "pip-26.0"):
         (site / f"{name}.dist-info").mkdir(parents=True)
-        (site / f"{name}.dist-info" / "RECORD").write_text(f"{name}/__init__.py,sha256=x,1\n", encoding="utf-8")
+        (site / f"{name}.dist-info" / "RECORD").write_text(
+            f"{name}/__init__.py,sha256=x,1\n", encoding="utf-8"
+        )
     return tmp_path / "venv"
 
 
@@ -27,7 +29,9 @@ def test_records_are_under_the_lock_s_names(environment: Path) -> None:
     assert record.records(environment)["huggingface-hub"] == digest
 
 
-def test_build_info_describes_an_environment_made_from_the_lock(environment: Path, build_py: BuildCommand) -> None:
+def test_build_info_describes_an_environment_made_from_the_lock(
+    environment: Path, build_py: BuildCommand
+) -> None:
     done = build_py("build-info", "--backend=cpu", f"--prefix={environment}")
     assert done.returncode == 0, done.stderr
     info = json.loads((environment / "build-info.json").read_text(encoding="utf-8"))

@@ -140,7 +140,9 @@ def test_what_was_not_published_stays_unknown_in_build_info() -> None:
 
 
 def test_locked_packages_are_in_build_info_with_their_markers() -> None:
-    packages = json.loads((ROOT / "images/rendered/cpu/build-info.json").read_text(encoding="utf-8"))["packages"]
+    packages = json.loads((ROOT / "images/rendered/cpu/build-info.json").read_text(encoding="utf-8"))[
+        "packages"
+    ]
     assert packages["torch"] == "2.13.0+cpu"
     assert packages["tomli"]["marker"] == "python_full_version < '3.11'"
 

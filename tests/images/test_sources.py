@@ -29,7 +29,9 @@ def test_given_indexes_come_first_and_through_the_mirrors(tmp_path: Path) -> Non
     sources = Sources(
         index_url="https://index.example.org/simple",
         extra_index_urls=["https://extra.example.org/simple"],
-        mirrors=parse_mirrors(["download.pytorch.org=mirror.example.org/pytorch", "extra.example.org=near:8080"]),
+        mirrors=parse_mirrors(
+            ["download.pytorch.org=mirror.example.org/pytorch", "extra.example.org=near:8080"]
+        ),
     )
     assert sources.pip_settings(load_specs()["cpu"]).splitlines() == [
         "[global]",

@@ -52,7 +52,10 @@ def test_an_unknown_backend_gets_a_suggestion() -> None:
 def test_an_unknown_key_gets_a_suggestion_and_its_line(damaged: Damaged) -> None:
     path = damaged(("  process_group: gloo\n", "  process_group: gloo\n  pined_memory: true\n"))
     line = path.read_text(encoding="utf-8").splitlines().index("  pined_memory: true") + 1
-    assert the_fault(path) == f"cpu.yaml:{line}: device_policy.pined_memory: unknown key: did you mean 'pinned_memory'?"
+    assert (
+        the_fault(path)
+        == f"cpu.yaml:{line}: device_policy.pined_memory: unknown key: did you mean 'pinned_memory'?"
+    )
 
 
 def test_a_version_that_yaml_reads_as_a_number_is_shown_as_it_was_written(damaged: Damaged) -> None:
@@ -68,10 +71,15 @@ def test_a_word_that_yaml_reads_as_true_is_refused(damaged: Damaged) -> None:
 
 @pytest.mark.parametrize(
     ("name", "old", "new"),
-    [("cpu", "pinned_memory: false", 'pinned_memory: "false"'), ("cuda", "initial: 65536", 'initial: "65536"')],
+    [
+        ("cpu", "pinned_memory: false", 'pinned_memory: "false"'),
+        ("cuda", "initial: 65536", 'initial: "65536"'),
+    ],
 )
 def test_text_is_neither_a_truth_value_nor_a_number(damaged: Damaged, name: str, old: str, new: str) -> None:
-    assert f"is {new.partition(': ')[2].replace(chr(34), chr(39))}" in the_fault(damaged((old, new), name=name))
+    assert f"is {new.partition(': ')[2].replace(chr(34), chr(39))}" in the_fault(
+        damaged((old, new), name=name)
+    )
 
 
 def test_a_missing_key_says_what_belongs_there(damaged: Damaged) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -32,11 +33,15 @@ def test_help_and_faults_import_no_heavy_library(arguments: list[str]) -> None:
         "import sys; from train.cli import call; call(sys.argv[1:]);"
         f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
+    )
     assert done.stdout.endswith("HEAVY []\n"), done.stdout + done.stderr
 
 
-def test_all_places_that_cannot_serve_are_named_at_once(train_command: Command, tiny: Path, tmp_path: Path) -> None:
+def test_all_places_that_cannot_serve_are_named_at_once(
+    train_command: Command, tiny: Path, tmp_path: Path
+) -> None:
     done = train_command(
         "--adapter", "lora", "--model", tmp_path / "none", "--data", tmp_path, "--eval-data", tmp_path / "x",
         "--output", tiny,
@@ -47,7 +52,9 @@ def test_all_places_that_cannot_serve_are_named_at_once(train_command: Command, 
     assert all(part in line for part, line in zip(parts, lines, strict=True)), lines
 
 
-def test_an_output_below_a_file_is_refused(train_command: Command, recipe: dict[str, Any], tmp_path: Path) -> None:
+def test_an_output_below_a_file_is_refused(
+    train_command: Command, recipe: dict[str, Any], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     done = train_command(
         "--adapter",
@@ -59,7 +66,7 @@ def test_an_output_below_a_file_is_refused(train_command: Command, recipe: dict[
         "--output",
         tmp_path / "file" / "out",
     )
-    assert (done.returncode, "is no folder that this user" in done.stderr) == (78, True)
+    assert (done.returncode, "is no folder that uid" in done.stderr) == (78, True)
 
 
 def test_help_names_every_command_and_flag(train_command: Command) -> None:
@@ -122,7 +129,8 @@ def test_the_command_trains_and_says_where_the_results_are(
     train_command: Command, recipe: dict[str, Any], adapter: str
 ) -> None:
     done = train_command(
-        "--adapter", adapter, "--model", recipe["model"], "--data", recipe["data"], "--output", recipe["output"],
+        "--adapter", adapter, "--model", recipe["model"], "--data", recipe["data"],
+        "--output", recipe["output"],
         "--set", "max_steps=3", "--set", "learning_rate=1e-2",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -138,7 +146,8 @@ def test_two_processes_give_the_same_losses_to_the_last_digit(
     found = []
     for name in ("first", "second"):
         done = train_command(
-            "--adapter", "oft", "--model", recipe["model"], "--data", recipe["data"], "--output", tmp_path / name,
+            "--adapter", "oft", "--model", recipe["model"], "--data", recipe["data"],
+            "--output", tmp_path / name,
             "--set", "max_steps=3", "--set", "num_generations=0",
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -158,7 +167,9 @@ def test_make_tiny_gives_the_same_bytes_in_two_processes(train_command: Command,
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_run_in_order_and_run_json_says_so(recipe: dict[str, Any], number: signal.Signals) -> None:
+def test_a_signal_ends_a_run_in_order_and_run_json_says_so(
+    recipe: dict[str, Any], number: signal.Signals
+) -> None:
     arguments = [
         "--adapter",
         "lora",
@@ -185,3 +196,28 @@ def test_a_signal_ends_a_run_in_order_and_run_json_says_so(recipe: dict[str, Any
     assert "Traceback" not in errors
     written = json.loads((recipe["output"] / "run.json").read_text(encoding="utf-8"))
     assert written["status"] == "failed"
+
+
+def test_a_log_in_another_encoding_costs_no_run(train_command: Command, recipe: dict[str, Any]) -> None:
+    done = train_command(
+        "--adapter", "lora", "--model", recipe["model"], "--data", recipe["data"],
+        "--output", recipe["output"], "--set", "max_steps=2", "--set", "num_generations=2",
+        PYTHONIOENCODING="ascii",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "\\u" in done.stdout
+
+
+def test_data_from_a_pipe_is_refused(train_command: Command, recipe: dict[str, Any], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = train_command(
+        "--adapter",
+        "lora",
+        "--model",
+        recipe["model"],
+        "--data",
+        tmp_path / "pipe",
+        "--output",
+        recipe["output"],
+    )
+    assert (done.returncode, "which can be read only once" in done.stderr) == (65, True)

@@ -124,3 +124,25 @@ def test_a_shipped_recipe_is_found_by_its_name_but_never_before_a_file(
 def test_every_field_has_a_description_or_a_name_of_its_library() -> None:
     ours = {"adapter", "model", "data", "output", "overlong", "thinking", "device", "precision"}
     assert all(RunConfig.model_fields[name].description for name in ours)
+
+
+def test_settings_of_the_other_adapter_have_no_place_on_the_command_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--set oft.oft_block_size: has no effect, the adapter is lora"):
+        build_config(None, FLAGS, ["oft.oft_block_size=7"])
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("oft: {oft_block_size: 7}\nlora:\n", encoding="utf-8")
+    assert build_config(recipe, FLAGS, ["lora.r=3"]).lora.r == 3
+
+
+@pytest.mark.parametrize("text", ["seed=2024-13-45", "seed=" + "[" * 3000, "num_train_epochs=1e308"])
+def test_values_that_yaml_or_the_trainer_choke_on_are_faults_of_the_field(text: str) -> None:
+    with pytest.raises(UserError, match="--set"):
+        build_config(None, FLAGS, [text])
+
+
+def test_a_recipe_with_strange_keys_is_named(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    for content in ("[1, 2]: 3\n", "seed: 2024-13-45\n"):
+        recipe.write_text(content, encoding="utf-8")
+        with pytest.raises(UserError, match="recipe.yaml"):
+            build_config(recipe, FLAGS, [])

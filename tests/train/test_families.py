@@ -1,4 +1,6 @@
-"""The families that `train` takes: Qwen2 and Qwen2.5 (one model type), Qwen3; tied or not; and one of real shape."""
+"""The families that `train` takes: Qwen2 and Qwen2.5 (one model type), Qwen3; tied or not; and one of
+real shape.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_a_family_trains_every_tensor_from_ln_v_on(
 ) -> None:
     more = {"head_dim": 16} if "Qwen3" in model_class else {}
     model = write_checkpoint(tiny, tmp_path / "model", model_class, tie_word_embeddings=tied, **SMALL, **more)
-    config = RunConfig.model_validate({**recipe, "model": model, "adapter": adapter, "oft": {"oft_block_size": 16}})
+    config = RunConfig.model_validate(
+        {**recipe, "model": model, "adapter": adapter, "oft": {"oft_block_size": 16}}
+    )
     results = run(config).results
     assert abs(results["first_loss"] / math.log(512) - 1) <= 0.05
     assert results["last_loss"] < results["first_loss"]

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """One kind of layer that gets an adapter: the last part of its name, its sides, and the modules of that kind."""
+    """One kind of layer that gets an adapter: the last part of its name, its sides, and the modules of
+    that kind.
+    """
 
     kind: str
     in_features: int
@@ -77,7 +79,8 @@ def _near(kind: str, kinds: list[str]) -> str:
 def attach(model: PreTrainedModel, config: RunConfig, targets: list[Target]) -> PeftModel:
     """The model with a fresh adapter on every target. Trainable parameters are fp32, whatever the base holds.
 
-    Raises UserError (exit 78) where the settings do not fit the layers, (exit 70) where PEFT attached to others.
+    Raises UserError (exit 78) where the settings do not fit the layers, (exit 70) where PEFT attached to
+    others.
     """
     from peft import get_peft_model
 

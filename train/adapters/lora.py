@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def faults(config: RunConfig, targets: list[Target]) -> list[str]:
     """What keeps these settings from fitting these layers: a rank above a layer's sides adds nothing."""
     return [
-        f"lora.r: {config.lora.r} is more than {target.kind} has ({target.in_features} in, {target.out_features} out)"
+        f"lora.r: {config.lora.r} is more than {target.kind} has: "
+        f"{target.in_features} inputs, {target.out_features} outputs"
         for target in targets
         if config.lora.r > min(target.in_features, target.out_features)
     ]

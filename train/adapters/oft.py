@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def faults(config: RunConfig, targets: list[Target]) -> list[str]:
-    """Layers whose inputs the block does not divide. PEFT would take another size with no more than a warning."""
+    """Layers whose inputs the block does not divide.
+
+    PEFT would take another size with no more than a warning.
+    """
     block = config.oft.oft_block_size
     return [
         f"oft.oft_block_size: {block} does not divide the {target.in_features} inputs of {target.kind}"
@@ -25,7 +28,9 @@ def faults(config: RunConfig, targets: list[Target]) -> list[str]:
 def hint(config: RunConfig, targets: list[Target]) -> str:
     """The sizes that divide every layer's inputs."""
     smallest = min(target.in_features for target in targets)
-    sizes = [size for size in range(2, smallest + 1) if all(target.in_features % size == 0 for target in targets)]
+    sizes = [
+        size for size in range(2, smallest + 1) if all(target.in_features % size == 0 for target in targets)
+    ]
     fitting = ", ".join(map(str, sizes[:12])) or "none: name fewer target_modules"
     return f"--set oft.oft_block_size=N; sizes that divide all of them: {fitting}"
 

@@ -15,7 +15,7 @@ from typing import Any
 from train.checks.report import CheckFailed, Skipped
 from train.image import BuildInfo
 
-NO_BUILD = "there is no build-info.json: this environment was not made by build.py, so there is no lock to compare with"
+NO_BUILD = "there is no build-info.json: build.py did not make this environment, no lock can be compared"
 
 
 def require_image(image: BuildInfo | None) -> BuildInfo:
@@ -31,7 +31,9 @@ def locked_versions(image: BuildInfo) -> dict[str, str]:
     wanted = {}
     for name, entry in image.packages.items():
         for option in entry if isinstance(entry, list) else [entry]:
-            version, marker = (option, None) if isinstance(option, str) else (option["version"], option.get("marker"))
+            version, marker = (
+                (option, None) if isinstance(option, str) else (option["version"], option.get("marker"))
+            )
             if marker is None or Marker(marker).evaluate():
                 wanted[name] = version
     return wanted
@@ -59,8 +61,8 @@ def versions_equal_lock(image: BuildInfo | None) -> str:
 def files_equal_lock(image: BuildInfo | None) -> str:
     """Every installed file equals what the hash-checked wheel brought.
 
-    pip compared each wheel with the lock when it was installed, and the build kept the hash of each RECORD then;
-    RECORD has the hash of each file.
+    pip compared each wheel with the lock when it was installed, and the build kept the hash of each RECORD
+    then; RECORD has the hash of each file.
     """
     build = require_image(image)
     if not build.records:
@@ -121,12 +123,18 @@ def _digest(path: Path, method: str) -> str:
 
 
 def no_refused_packages(image: BuildInfo | None) -> str:
-    """None of the packages that another torch brings along is installed: the trace of a torch replaced by pip."""
+    """None of the packages that another torch brings along is installed: the trace of a torch replaced
+    by pip.
+    """
     build = require_image(image)
     if not build.refused_packages:
         raise Skipped("this backend's spec refuses no packages")
-    installed = {re.sub(r"[-_.]+", "-", item.metadata["Name"] or "").lower() for item in metadata.distributions()}
-    found = sorted(name for name in installed if any(fnmatch(name, pattern) for pattern in build.refused_packages))
+    installed = {
+        re.sub(r"[-_.]+", "-", item.metadata["Name"] or "").lower() for item in metadata.distributions()
+    }
+    found = sorted(
+        name for name in installed if any(fnmatch(name, pattern) for pattern in build.refused_packages)
+    )
     if found:
         raise CheckFailed(f"installed, but refused here: {', '.join(found[:5])} ({len(found)} in all)")
     return f"none of {', '.join(build.refused_packages)}"

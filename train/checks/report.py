@@ -41,7 +41,10 @@ class Report:
     results: list[Result] = field(default_factory=list)
 
     def check(self, part: str, name: str, function: Callable[[], str], stream: IO[str] | None = None) -> None:
-        """Run one check; whatever it raises is its outcome, so that the others still run. `stream` gets its line."""
+        """Run one check; whatever it raises is its outcome, so that the others still run.
+
+        `stream` gets its line.
+        """
         started = time.perf_counter()
         try:
             status, detail = "passed", function()

@@ -102,7 +102,9 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def tiny_model(seed: int) -> PreTrainedModel:
-    """A random Qwen2 whose layers are strong enough to be steered, under a head weak enough to start at ln V."""
+    """A random Qwen2 whose layers are strong enough to be steered, under a head weak enough to start
+    at ln V.
+    """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 

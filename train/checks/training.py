@@ -1,4 +1,6 @@
-"""Checks that train: 20 steps of a tiny Qwen with each adapter, its life from saving to merging, and packing."""
+"""Checks that train: 20 steps of a tiny Qwen with each adapter, its life from saving to merging, and
+packing.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Bench:
         return self.folder / f"run-{name}" / "adapter"
 
     def base(self) -> PreTrainedModel:
-        return AutoModelForCausalLM.from_pretrained(self.model, dtype=torch.float32, local_files_only=True).eval()
+        return AutoModelForCausalLM.from_pretrained(
+            self.model, dtype=torch.float32, local_files_only=True
+        ).eval()
 
     def ids(self) -> torch.Tensor:
         """int64 [2, 24]: two rows of ordinary tokens, the same every time."""
@@ -54,7 +58,9 @@ class Bench:
 
 
 def trains(bench: Bench, adapter: str) -> str:
-    """20 steps by the real path: the loss falls, each adapter tensor gets a gradient, what was trained is saved."""
+    """20 steps by the real path: the loss falls, each adapter tensor gets a gradient, what was trained
+    is saved.
+    """
     outcome = _run(bench, adapter)
     results = outcome.results
     first, last = results["first_loss"], results["mean_last_loss"]
@@ -62,7 +68,9 @@ def trains(bench: Bench, adapter: str) -> str:
         raise CheckFailed(f"{NUM_STEPS} steps: the loss did not fall, {first:.4f} -> {last:.4f}")
     detail = f"{NUM_STEPS} steps: loss {first:.3f} -> {last:.3f}; {results['gradients']}"
     with torch.no_grad():
-        loaded = PeftModel.from_pretrained(bench.base(), str(bench.adapter(adapter))).eval()(bench.ids()).logits
+        loaded = (
+            PeftModel.from_pretrained(bench.base(), str(bench.adapter(adapter))).eval()(bench.ids()).logits
+        )
         _equal("trained and saved", outcome.model.eval()(bench.ids()).logits, loaded)
     return detail
 
@@ -109,7 +117,8 @@ def reloads_and_merges(bench: Bench, adapter: str) -> str:
         raise CheckFailed(f"the loaded adapter does nothing: logits differ from the base's by {effect:.1e}")
     _equal("loaded twice", adapted, again)
     _equal("merged, saved and loaded", adapted, merged)
-    return f"changes logits by {effect:.2f}; merged and reloaded they differ by {_difference(adapted, merged):.1e}"
+    error = _difference(adapted, merged)
+    return f"changes logits by {effect:.2f}; merged and reloaded they differ by {error:.1e}"
 
 
 def _difference(left: torch.Tensor, right: torch.Tensor) -> float:
@@ -123,7 +132,9 @@ def _equal(what: str, left: torch.Tensor, right: torch.Tensor) -> None:
 
 
 def packing_keeps_samples_apart(bench: Bench) -> str:
-    """Two samples in one row, told apart by restarting position_ids alone, have the losses that they have alone."""
+    """Two samples in one row, told apart by restarting position_ids alone, have the losses that they
+    have alone.
+    """
     model = bench.base()
     model.config.use_cache = False
     rows = bench.ids()
@@ -135,7 +146,9 @@ def packing_keeps_samples_apart(bench: Bench) -> str:
         together = model(input_ids=packed, position_ids=positions, use_cache=False).logits[0].split(lengths)
         for index, (part, logits) in enumerate(zip(parts, together, strict=True)):
             alone = model(input_ids=part.unsqueeze(0), use_cache=False).logits[0]
-            losses = [torch.nn.functional.cross_entropy(scores[:-1], part[1:]).item() for scores in (logits, alone)]
+            losses = [
+                torch.nn.functional.cross_entropy(scores[:-1], part[1:]).item() for scores in (logits, alone)
+            ]
             if not abs(losses[0] - losses[1]) <= LOSS_TOLERANCE:
                 raise CheckFailed(
                     f"sample {index}: loss {losses[0]:.6f} packed, {losses[1]:.6f} alone: attention leaks"

@@ -23,8 +23,8 @@ NETWORK_EVENTS = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname"
 def verify(parts: dict[str, bool], stream: IO[str] | None = None) -> Report:
     """Run the checks of the named parts (`build`, `device`); `stream` gets a line after each.
 
-    The build part needs no device and no network: vendor plugins are hidden from import, since they load a driver
-    that only the host has.
+    The build part needs no device and no network: vendor plugins are hidden from import, since they load a
+    driver that only the host has.
     """
     image = read_build_info()
     report = Report(image.backend if image else "no image")
@@ -60,7 +60,10 @@ def _training(image: BuildInfo | None, folder: Path, check: str, *arguments: str
 
 
 def importable(image: BuildInfo | None) -> str:
-    """Empty where torch imports. Skipped where the spec says that it needs its driver, and the driver is not here."""
+    """Empty where torch imports.
+
+    Skipped where the spec says that it needs its driver, and the driver is not here.
+    """
     try:
         import torch  # noqa: F401
     except (ImportError, OSError, RuntimeError) as fault:
@@ -72,7 +75,9 @@ def importable(image: BuildInfo | None) -> str:
 
 @contextmanager
 def hidden_plugin(image: BuildInfo | None) -> Iterator[None]:
-    """Hide the vendor's plugin of torch from every import, and from torch's own autoload, while the checks run."""
+    """Hide the vendor's plugin of torch from every import, and from torch's own autoload, while the
+    checks run.
+    """
     before = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD")
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     finder = _Hide(image.plugin["module"]) if image and image.plugin else None
@@ -80,7 +85,9 @@ def hidden_plugin(image: BuildInfo | None) -> Iterator[None]:
     if finder:
         sys.meta_path.insert(0, finder)
         # Libraries ask find_spec whether the plugin is there: it must answer None, not raise.
-        importlib.util.find_spec = lambda name, package=None: None if finder.hides(name) else original(name, package)
+        importlib.util.find_spec = lambda name, package=None: (
+            None if finder.hides(name) else original(name, package)
+        )
     try:
         yield
     finally:
@@ -130,7 +137,9 @@ def _outside(event: str, arguments: tuple[Any, ...]) -> Iterator[str]:
 def nothing_connected(attempts: list[str]) -> str:
     """No check tried to reach the network. Sees Python's sockets; the build cuts the network besides."""
     if attempts:
-        raise CheckFailed(f"{len(attempts)} attempts to reach the network: {'; '.join(sorted(set(attempts))[:5])}")
+        raise CheckFailed(
+            f"{len(attempts)} attempts to reach the network: {'; '.join(sorted(set(attempts))[:5])}"
+        )
     return "no attempt to reach the network"
 
 

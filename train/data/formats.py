@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +32,6 @@ def _text(row: dict[str, Any], field: str, required: bool) -> str:
     if not isinstance(value, str):
         given = "is missing" if field not in row else f"is {type(value).__name__} {value!r:.40}, text is due"
         raise RowFault(f"field {field!r} {given}")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise RowFault(f"field {field!r} holds half a surrogate pair, which is no character") from None
     if required and not value.strip():
         raise RowFault(f"field {field!r} is empty")
     return value
@@ -55,9 +52,12 @@ def _alpaca(row: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _history(row: dict[str, Any]) -> list[list[str]]:
-    turns = row.get("history") or []
+    turns = [] if row.get("history") is None else row["history"]
     pairs = isinstance(turns, list) and all(
-        isinstance(turn, list) and len(turn) == 2 and all(isinstance(text, str) for text in turn) for turn in turns
+        isinstance(turn, list)
+        and len(turn) == 2
+        and all(isinstance(text, str) and text.strip() for text in turn)
+        for turn in turns
     )
     if not pairs:
         raise RowFault("field 'history' is due as a list of [question, answer] pairs")
@@ -113,6 +113,11 @@ def convert_rows(rows: list[Row]) -> Conversion:
 
 def detect(value: Any) -> Format:
     """The format of a row by its fields; RowFault where none fits."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as fault:
+        where = ascii(str(fault.object)[max(0, fault.start - 20) : fault.start + 1])
+        raise RowFault(f"half a surrogate pair, which is no character, stands after {where}") from None
     if not isinstance(value, dict):
         raise RowFault(f"a row is an object with named fields, this is {type(value).__name__}")
     for form in FORMATS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,7 +47,9 @@ def read_rows(path: Path) -> tuple[list[Row], list[Fault]]:
 
 
 def read_text(path: Path) -> str:
-    """The file as text: UTF-8 with or without BOM, or UTF-16 with one; anything else is refused with the cure."""
+    """The file as text: UTF-8 with or without BOM, or UTF-16 with one; anything else is refused with
+    the cure.
+    """
     try:
         content = path.read_bytes()
     except OSError as fault:
@@ -62,6 +65,15 @@ def read_text(path: Path) -> str:
         hint = f"iconv -f {guess} -t UTF-8 {path} > utf8-{path.name}" if guess else "save the file as UTF-8"
         looks = f"; it looks like {guess}" if guess else ""
         raise UserError(f"{path}:{line}: is not UTF-8 text{looks}", hint, EXIT_DATA) from None
+
+
+def hash_file(path: Path) -> str:
+    """sha256 of a file's content, as `sha256:<hex>`."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _guess_encoding(content: bytes) -> str:
@@ -83,7 +95,7 @@ def _read_lines(path: Path, text: str) -> tuple[list[Row], list[Fault]]:
         place = f"{path}:{number}"
         try:
             rows.append(Row(_loads(line), place))
-        except ValueError as fault:
+        except (ValueError, RecursionError) as fault:
             faults.append(Fault(place, f"is not valid JSON: {_short(fault)}"))
     return rows, faults
 
@@ -96,7 +108,9 @@ def _read_array(path: Path, text: str) -> tuple[list[Row], list[Fault]]:
         line, counted = line + text.count("\n", counted, start), start
         if isinstance(value, ValueError):
             return rows, [
-                Fault(f"{path}:{line}", f"is not valid JSON: {_short(value)}; the rows after it were not read")
+                Fault(
+                    f"{path}:{line}", f"is not valid JSON: {_short(value)}; the rows after it were not read"
+                )
             ]
         rows.append(Row(value, f"{path}:{line}"))
     return rows, []
@@ -110,8 +124,8 @@ def _array_elements(text: str) -> Iterator[tuple[int, Any]]:
     while True:
         try:
             value, end = _DECODER.raw_decode(text, position)
-        except ValueError as fault:
-            yield position, fault
+        except (ValueError, RecursionError) as fault:
+            yield position, ValueError(_short(fault))
             return
         yield position, value
         end = _skip_space(text, end)
@@ -155,7 +169,9 @@ def _loads(line: str) -> Any:
     return value
 
 
-def _short(fault: ValueError) -> str:
+def _short(fault: Exception) -> str:
+    if isinstance(fault, RecursionError):
+        return "it is nested too deep"
     if isinstance(fault, json.JSONDecodeError):
         return f"{fault.msg} (column {fault.colno})"
     return str(fault)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from train.data.formats import Record, convert_rows
-from train.data.records import Fault, read_rows
+from train.data.records import Fault, hash_file, read_rows
 from train.data.template import ChatTemplate, Sample, TemplateFault
 from train.errors import EXIT_DATA, UserError
 
@@ -18,6 +18,7 @@ class DataSummary:
     """What became of the rows of one file."""
 
     path: str
+    sha256: str
     num_rows: int
     num_kept: int
     num_too_long: int
@@ -32,12 +33,15 @@ class DataSummary:
         formats = ", ".join(f"{name} {count}" for name, count in self.formats.items())
         lines = [
             f"{self.path}: kept {self.num_kept} of {self.num_rows} rows ({formats}), "
-            f"{self.num_tokens} tokens, {self.num_target_tokens} of them learned, longest {self.longest_tokens}"
+            f"{self.num_tokens} tokens, {self.num_target_tokens} of them learned, "
+            f"longest {self.longest_tokens}"
         ]
         if self.num_too_long:
             lines.append(f"{self.path}: left out {self.num_too_long} rows longer than max_length")
         if self.ignored_fields:
-            fields = ", ".join(f"{name} ({count} rows)" for name, count in sorted(self.ignored_fields.items()))
+            fields = ", ".join(
+                f"{name} ({count} rows)" for name, count in sorted(self.ignored_fields.items())
+            )
             lines.append(f"{self.path}: fields that no format reads: {fields}")
         return lines
 
@@ -54,9 +58,10 @@ class Samples:
 def load_samples(path: Path, template: ChatTemplate, max_length: int, overlong: str) -> Samples:
     """Read and tokenise a file. UserError (exit 65) lists every bad row; nothing is cut.
 
-    `overlong`: what happens to samples of more than `max_length` tokens: `drop` leaves them out and counts them,
-    `error` stops.
+    `overlong`: what happens to samples of more than `max_length` tokens: `drop` leaves them out and counts
+    them, `error` stops.
     """
+    digest = hash_file(path)
     rows, faults = read_rows(path)
     conversion = convert_rows(rows)
     faults += conversion.faults
@@ -72,6 +77,7 @@ def load_samples(path: Path, template: ChatTemplate, max_length: int, overlong: 
     _check_lengths(path, tokenised, kept, too_long, max_length, overlong)
     summary = DataSummary(
         path=str(path),
+        sha256=digest,
         num_rows=len(rows),
         num_kept=len(kept),
         num_too_long=len(too_long),
@@ -87,6 +93,7 @@ def load_samples(path: Path, template: ChatTemplate, max_length: int, overlong: 
 def _refuse(faults: list[Fault]) -> None:
     if not faults:
         return
+    faults = sorted(faults, key=lambda fault: int(fault.place.rpartition(":")[2]))
     lines = [str(fault) for fault in faults[:SHOWN_FAULTS]]
     if len(faults) > SHOWN_FAULTS:
         lines.append(f"and {len(faults) - SHOWN_FAULTS} more bad rows")
@@ -105,11 +112,17 @@ def _check_lengths(
         raise UserError(f"{path}: holds no rows", "give a file with at least one row", EXIT_DATA)
     longest = max(len(sample.input_ids) for _, sample in tokenised)
     if too_long and overlong == "error":
-        lines = [f"{sample.place}: {len(sample.input_ids)} tokens, max_length is {max_length}" for sample in too_long]
-        raise UserError("\n".join(lines[:SHOWN_FAULTS]), f"--set max_length={longest} keeps every row", EXIT_DATA)
+        lines = [
+            f"{sample.place}: {len(sample.input_ids)} tokens, max_length is {max_length}"
+            for sample in too_long
+        ]
+        raise UserError(
+            "\n".join(lines[:SHOWN_FAULTS]), f"--set max_length={longest} keeps every row", EXIT_DATA
+        )
     if not kept:
         raise UserError(
-            f"{path}: kept 0 of {len(tokenised)} rows: {len(too_long)} too long (longest {longest} > {max_length})",
+            f"{path}: kept 0 of {len(tokenised)} rows: {len(too_long)} too long "
+            f"(longest {longest} > {max_length})",
             f"--set max_length={longest} keeps every row",
             EXIT_DATA,
         )

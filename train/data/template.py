@@ -23,7 +23,6 @@ class Tokenizer(Protocol):
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> Any: ...
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
-    def convert_ids_to_tokens(self, ids: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,9 @@ class TemplateFault(ValueError):
 class ChatTemplate:
     """Renders records with a tokenizer's chat template.
 
-    The ids of the prompt are exactly those that a server computes for the same messages: prompt and answer are
-    tokenised apart, so no token can span their border. `thinking`: auto, on or off, the template's own switch.
+    The ids of the prompt are exactly those that a server computes for the same messages: prompt and answer
+    are tokenised apart, so no token can span their border. `thinking`: auto, on or off, the template's own
+    switch.
     """
 
     def __init__(self, tokenizer: Tokenizer, thinking: str = "auto") -> None:
@@ -63,6 +63,9 @@ class ChatTemplate:
             )
         self.tokenizer = tokenizer
         self.thinking = thinking
+        # What a template marks turns with. `<think>` and its like are text that a model may write: not
+        # special.
+        self._control = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
         self._marks = frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)
 
     def thinks(self, answer: str) -> bool:
@@ -74,7 +77,10 @@ class ChatTemplate:
         return self._render(messages, thinks, add_generation_prompt=True)
 
     def sample(self, record: Record) -> Sample:
-        """Tokenise a record; TemplateFault where the template does not write prompt, answer, stop token in a row."""
+        """Tokenise a record; TemplateFault where the template does not write prompt, answer, stop
+        token in a row.
+        """
+        self._refuse_control_tokens(record)
         answer = record.messages[-1]["content"]
         thinks = self.thinks(answer)
         prompt = self.prompt(record.messages[:-1], thinks)
@@ -85,6 +91,15 @@ class ChatTemplate:
         answer_ids = self._up_to_stop(self._ids(whole[len(prompt) :]))
         labels = [IGNORED] * len(prompt_ids) + answer_ids
         return Sample(prompt_ids + answer_ids, labels, record.place)
+
+    def _refuse_control_tokens(self, record: Record) -> None:
+        """A control token inside a text would end or open a turn there: nobody means that in a row of
+        data.
+        """
+        for message in record.messages:
+            found = [token for token in self._control if token in message["content"]]
+            if found:
+                raise TemplateFault(f"the {message['role']}'s text holds the control token {found[0]}")
 
     def stop_token_id(self) -> int:
         """The token with which the template ends an answer."""
@@ -106,7 +121,9 @@ class ChatTemplate:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _up_to_stop(self, answer_ids: list[int]) -> list[int]:
-        """Cut what a template writes after the stop token (ChatML: a line end): a server never generates it."""
+        """Cut what a template writes after the stop token (ChatML: a line end): a server never
+        generates it.
+        """
         for position in range(len(answer_ids) - 1, -1, -1):
             if answer_ids[position] in self._marks:
                 return answer_ids[: position + 1]

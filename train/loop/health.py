@@ -1,4 +1,6 @@
-"""What must hold while a model trains: a sane first loss, gradients everywhere, finite numbers, moved weights."""
+"""What must hold while a model trains: a sane first loss, gradients everywhere, finite numbers, moved
+weights.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,6 @@ if TYPE_CHECKING:
 
 UNIFORM_TOLERANCE = 0.05
 """A first loss this close to ln V is that of a model that guesses uniformly."""
-
-GRADIENT_STEPS = 2
-"""Steps until each adapter tensor must have had a gradient: LoRA's B starts at 0, so A gets its first in step 2."""
 
 
 def judge_first_loss(loss: float, vocab_size: int) -> str:
@@ -32,7 +31,11 @@ def judge_first_loss(loss: float, vocab_size: int) -> str:
 
 
 class GradientCheck:
-    """Notes which trainable tensors ever got a gradient that is not zero everywhere."""
+    """Notes which trainable tensors ever got a gradient that is not zero everywhere.
+
+    It can tell only after a step that changed weights: LoRA's B starts at zero, so A has no gradient until B
+    has moved, and a step at a learning rate of zero (warmup) or one that a loss scale skips moves nothing.
+    """
 
     def __init__(self, parameters: dict[str, torch.nn.Parameter]) -> None:
         self.parameters = parameters
@@ -46,7 +49,8 @@ class GradientCheck:
                 self.without.discard(name)
 
     def line(self) -> str:
-        return f"{len(self.parameters) - len(self.without)} of {len(self.parameters)} adapter tensors got a gradient"
+        total = len(self.parameters)
+        return f"{total - len(self.without)} of {total} adapter tensors got a gradient"
 
     def enforce(self) -> None:
         """UserError (exit 70) naming the tensors that nothing would ever change."""
@@ -74,4 +78,6 @@ def require_finite(step: int, **figures: float) -> None:
 def require_moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> None:
     """UserError (exit 70) where not one adapter tensor changed: the run taught nothing."""
     if all(bool((before[name] == tensor).all()) for name, tensor in after.items()):
-        raise UserError("adapter: no tensor changed during training", "raise learning_rate or max_steps", EXIT_TRAINING)
+        raise UserError(
+            "adapter: no tensor changed during training", "raise learning_rate or max_steps", EXIT_TRAINING
+        )

@@ -1,7 +1,11 @@
-"""run.json: what was run, on what, with what result. Written when the run starts, rewritten as it learns more."""
+"""run.json: what was run, on what, with what result.
+
+Written when the run starts, rewritten as it learns more.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from datetime import datetime, timezone
@@ -15,7 +19,7 @@ from train.loop.preflight import claimable
 
 
 class Manifest:
-    """The run.json of one run; on disk it is always whole, and says `failed` unless the run finished."""
+    """The run.json of one run: always whole on disk. It says `running` until the run ends, or was killed."""
 
     def __init__(self, path: Path, content: dict[str, Any]) -> None:
         self.path = path
@@ -24,7 +28,10 @@ class Manifest:
 
     @classmethod
     def create(cls, config: RunConfig) -> Manifest:
-        """Claim the output folder. UserError (exit 78) where it holds something already, or cannot be written."""
+        """Claim the output folder.
+
+        UserError (exit 78) where it holds something already, or cannot be written.
+        """
         claimable(config.output)
         content = {
             "isotune": __version__,
@@ -56,7 +63,8 @@ class Manifest:
         if self.content["status"] == "running":
             fault = sys.exc_info()[1]
             reason = getattr(fault, "message", None) or repr(fault)
-            self.update(status="failed", reason=reason, ended=_now())
+            with contextlib.suppress(OSError):  # a full disk is the fault that is already on its way
+                self.update(status="failed", reason=reason, ended=_now())
 
     def write(self) -> None:
         """Replace the file in one move: a reader never sees half of it."""

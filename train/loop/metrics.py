@@ -14,7 +14,8 @@ from typing import IO
 class StepMetrics:
     """A logged step; everything but `step`, `epoch` and the peak is of the steps since the last logged one.
 
-    loss: mean over target tokens, in nats, unrounded. seconds: since training began. tokens: without padding.
+    loss: mean over the steps of each step's mean over target tokens, in nats,
+    unrounded. seconds: since training began. tokens: without padding.
     peak_memory_bytes: of the device; on the CPU the most that the process ever held.
     """
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train.data.records import hash_file
 from train.errors import EXIT_CONFIG, UserError
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 KNOWN_TYPES = ("qwen2", "qwen3")
 """`model_type` of the families that the tests train; others are tried and said to be untested."""
+
+
+PROBE = "What is momentum? 动量是质量与速度的乘积。"
+"""Text that any tokenizer of these families gives back unchanged."""
 
 
 def quiet_libraries() -> None:
@@ -45,7 +49,7 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise UserError(
             f"--model {folder}: is no folder",
-            "give the folder of a downloaded checkpoint; in a container mount it: -v /path/to/model:/model:ro",
+            "give a downloaded checkpoint's folder; in a container mount it: -v /path/to/model:/model:ro",
             EXIT_CONFIG,
         )
     path = folder / "config.json"
@@ -59,18 +63,30 @@ def read_model_config(folder: Path) -> dict[str, Any]:
             EXIT_CONFIG,
         ) from None
     except ValueError as fault:
-        raise UserError(f"{path}: is not valid JSON: {fault}", "copy the checkpoint again", EXIT_CONFIG) from None
-    if "model_type" not in content:
+        raise UserError(
+            f"{path}: is not valid JSON: {fault}", "copy the checkpoint again", EXIT_CONFIG
+        ) from None
+    if not isinstance(content, dict) or "model_type" not in content:
         raise UserError(f"{path}: has no model_type", "--model takes a transformers checkpoint", EXIT_CONFIG)
     return content
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The checkpoint's own tokenizer; UserError (exit 78) with the library's reason where it does not load."""
+    """The checkpoint's own tokenizer; UserError (exit 78) with the library's reason where it does not
+    load.
+    """
     from transformers import AutoTokenizer
 
+    if not (folder / "tokenizer.json").exists() and not all(
+        (folder / name).exists() for name in ("vocab.json", "merges.txt")
+    ):
+        raise UserError(
+            f"--model {folder}: has no tokenizer.json, nor vocab.json with merges.txt",
+            "copy the checkpoint's tokenizer files: transformers would make up an empty tokenizer",
+            EXIT_CONFIG,
+        )
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as fault:  # the library raises many kinds for a damaged folder
         reason = str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
         raise UserError(
@@ -78,6 +94,13 @@ def load_tokenizer(folder: Path) -> Any:
             "copy the checkpoint again",
             EXIT_CONFIG,
         ) from None
+    if tokenizer.decode(tokenizer(PROBE, add_special_tokens=False)["input_ids"]) != PROBE:
+        raise UserError(
+            f"--model {folder}: the tokenizer loses text: {PROBE!r} does not come back from its token ids",
+            "its files are incomplete: copy the checkpoint again",
+            EXIT_CONFIG,
+        )
+    return tokenizer
 
 
 def load_model(folder: Path, dtype: torch.dtype, attn_implementation: str) -> PreTrainedModel:
@@ -101,26 +124,18 @@ def load_model(folder: Path, dtype: torch.dtype, attn_implementation: str) -> Pr
             f"--model {folder}: the weights do not load: {reason}", "copy the checkpoint again", EXIT_CONFIG
         ) from None
     model, report = loaded
-    for problem in ("missing_keys", "mismatched_keys"):
-        if report.get(problem):
-            names = sorted(map(str, report[problem]))
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):
+        names = sorted(map(str, set(report.get(problem) or ()) - tied))
+        if names:
             shown = f"{', '.join(names[:5])} ({len(names)} in all)"
             raise UserError(
                 f"--model {folder}: {problem.replace('_', ' ')} in the weights: {shown}",
-                "the checkpoint is incomplete: copy all of its .safetensors files again",
+                "config.json and the .safetensors files do not belong together: copy all of them again",
                 EXIT_CONFIG,
             )
     model.config.use_cache = False
     return model
-
-
-def hash_file(path: Path) -> str:
-    """sha256 of a file's content, as `sha256:<hex>`."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return f"sha256:{digest.hexdigest()}"
 
 
 def hash_folder(folder: Path) -> dict[str, str]:

@@ -27,7 +27,6 @@ from train.loop.manifest import Manifest
 from train.loop.metrics import MetricsFile, peak_memory_bytes
 from train.loop.model import (
     KNOWN_TYPES,
-    hash_file,
     hash_folder,
     load_model,
     load_tokenizer,
@@ -66,7 +65,8 @@ class Outcome:
 def run(config: RunConfig) -> Outcome:
     """Fine-tune by a recipe. Leaves run.json, metrics.jsonl, adapter/ and loss.png in `config.output`.
 
-    Raises UserError: 65 data, 69 device, 70 training went wrong, 78 configuration. run.json then says `failed` and why.
+    Raises UserError: 65 data, 69 device, 70 training went wrong, 78 configuration. run.json then says
+    `failed` and why.
     """
     started = time.perf_counter()
     with contextlib.closing(Manifest.create(config)) as manifest, ThreadPoolExecutor(1) as hasher:
@@ -78,12 +78,16 @@ def run(config: RunConfig) -> Outcome:
 
 
 def prepare(config: RunConfig, manifest: Manifest, hasher: ThreadPoolExecutor) -> Prepared:
-    """Read data and model, attach the adapter, and say what was found. Data first: being wrong there is cheap."""
+    """Read data and model, attach the adapter, and say what was found.
+
+    Data first: being wrong there is cheap.
+    """
     quiet_libraries()
     image = read_build_info()
     model_config = read_model_config(config.model)
     if model_config["model_type"] not in KNOWN_TYPES:
-        say([f"note: model type {model_config['model_type']} is not one that isotune tests: {', '.join(KNOWN_TYPES)}"])
+        known = ", ".join(KNOWN_TYPES)
+        say([f"note: model type {model_config['model_type']} is not one that isotune tests: {known}"])
     choices = device.choose(config, image)
     set_seed(config.seed)
     tokenizer = load_tokenizer(config.model)
@@ -91,12 +95,15 @@ def prepare(config: RunConfig, manifest: Manifest, hasher: ThreadPoolExecutor) -
     stop_token_ids = find_stop_tokens(template, config.model)
     samples = load_samples(config.data, template, config.max_length, config.overlong)
     eval_samples = (
-        load_samples(config.eval_data, template, config.max_length, config.overlong) if config.eval_data else None
+        load_samples(config.eval_data, template, config.max_length, config.overlong)
+        if config.eval_data
+        else None
     )
-    hashes = hasher.submit(_hash_inputs, config)
+    hashes = hasher.submit(hash_folder, config.model)
     say([line for part in (samples, eval_samples) if part for line in part.summary.lines()] + choices.lines())
     model = load_model(config.model, choices.dtype, choices.attn_implementation.value)
     vocab_size = model.get_output_embeddings().weight.shape[0]
+    _check_vocabulary([samples, eval_samples], stop_token_ids, vocab_size)
     targets = attach.find_targets(model, config)
     set_seed(config.seed)  # the adapter's first weights do not depend on what loading drew; drawn on the CPU
     adapted = attach.attach(model, config, targets)
@@ -106,7 +113,8 @@ def prepare(config: RunConfig, manifest: Manifest, hasher: ThreadPoolExecutor) -
     manifest.update(
         image=image.content if image else None,
         versions=device.versions(),
-        device={name: vars(choice) for name, choice in vars(choices).items()} | {"threads": torch.get_num_threads()},
+        device={name: vars(choice) for name, choice in vars(choices).items()}
+        | {"threads": torch.get_num_threads()},
         model={
             "folder": str(config.model),
             "model_type": model_config["model_type"],
@@ -115,15 +123,20 @@ def prepare(config: RunConfig, manifest: Manifest, hasher: ThreadPoolExecutor) -
         data=[vars(part.summary) for part in (samples, eval_samples) if part],
         targets=[vars(row) for row in table],
     )
-    return Prepared(config, choices, template, stop_token_ids, samples, eval_samples, adapted, vocab_size, hashes)
+    return Prepared(
+        config, choices, template, stop_token_ids, samples, eval_samples, adapted, vocab_size, hashes
+    )
 
 
 def fit(prepared: Prepared, manifest: Manifest) -> Outcome:
-    """Train, with generations before and after, and write everything that a run leaves but the finished manifest."""
+    """Train, with generations before and after, and write everything that a run leaves but the
+    finished manifest.
+    """
     config, model = prepared.config, prepared.model
     records = choose_records((prepared.eval_samples or prepared.samples).records, config.num_generations)
     generations = [
-        {"prompt": record.messages[-2]["content"], "wanted": record.messages[-1]["content"]} for record in records
+        {"prompt": record.messages[-2]["content"], "wanted": record.messages[-1]["content"]}
+        for record in records
     ]
     for generation, record in zip(generations, records, strict=True):
         generation["before"] = _answer(prepared, record)
@@ -132,24 +145,22 @@ def fit(prepared: Prepared, manifest: Manifest) -> Outcome:
     with contextlib.closing(MetricsFile(config.output / "metrics.jsonl")) as metrics:
         results = _train(prepared, metrics, health.GradientCheck(parameters))
     health.require_moved(before, {name: parameter.detach().cpu() for name, parameter in parameters.items()})
-    for generation, record in zip(generations, records, strict=True):
-        generation["after"] = _answer(prepared, record)
-        say(
-            [
-                f"prompt: {generation['prompt']}",
-                *(f"  {when}: {generation[when]}" for when in ("before", "after", "wanted")),
-            ]
-        )
+    save_adapter(prepared, config.output / "adapter")
     if config.adapter == "oft":
         results["orthogonality_error"] = oft.orthogonality_error(model)
-    save_adapter(prepared, config.output / "adapter")
+    for generation, record in zip(generations, records, strict=True):
+        generation["after"] = _answer(prepared, record)
+        answers = [f"  {when}: {generation[when]}" for when in ("before", "after", "wanted")]
+        say([f"prompt: {generation['prompt']}", *answers])
     draw_loss(
         metrics.steps,
         config.output / "loss.png",
         f"{config.adapter}, {config.model.name}",
         math.log(prepared.vocab_size),
     )
-    manifest.update(inputs=prepared.hashes.result())
+    parts = [part.summary for part in (prepared.samples, prepared.eval_samples) if part]
+    data = {part.path: part.sha256 for part in parts}
+    manifest.update(inputs={"model": prepared.hashes.result(), "data": data})
     return Outcome(model, results | {"generations": generations})
 
 
@@ -165,13 +176,13 @@ def _train(prepared: Prepared, metrics: MetricsFile, gradients: health.GradientC
         callback=callback,
     )
     callback.trainer = trainer
-    eval_before = trainer.evaluate()["eval_loss"] if prepared.eval_samples else None
+    eval_before = trainer.evaluation_loss() if prepared.eval_samples else None
     trainer.train()
     losses = [step.loss for step in metrics.steps]
     first_loss = health.judge_first_loss(losses[0], prepared.vocab_size)
     say([first_loss, gradients.line()])
     return {
-        "num_steps": metrics.steps[-1].step,
+        "num_steps": trainer.state.global_step,
         "num_trainable_parameters": sum(parameter.numel() for parameter in gradients.parameters.values()),
         "first_loss": losses[0],
         "last_loss": losses[-1],
@@ -179,48 +190,77 @@ def _train(prepared: Prepared, metrics: MetricsFile, gradients: health.GradientC
         "first_loss_verdict": first_loss,
         "gradients": gradients.line(),
         "eval_loss_before": eval_before,
-        "eval_loss_after": trainer.evaluate()["eval_loss"] if prepared.eval_samples else None,
+        "eval_loss_after": trainer.evaluation_loss() if prepared.eval_samples else None,
         "train_seconds": metrics.steps[-1].seconds,
         "peak_memory_bytes": peak_memory_bytes(choices.device.value),
     }
 
 
+def _check_vocabulary(parts: list[Samples | None], stop_token_ids: list[int], vocab_size: int) -> None:
+    """UserError (exit 78) where the tokenizer knows tokens that the model has no row for."""
+    largest = max(token for part in parts if part for sample in part.samples for token in sample.input_ids)
+    largest = max(largest, *stop_token_ids)
+    if largest >= vocab_size:
+        raise UserError(
+            f"--model: its tokenizer gives token {largest}, its weights have {vocab_size} rows",
+            "tokenizer and weights are of different checkpoints: copy both from the same one",
+            EXIT_CONFIG,
+        )
+
+
 def find_stop_tokens(template: ChatTemplate, folder: Path) -> list[int]:
-    """The ids that end an answer: the template's own first, then those of the generation config and the tokenizer."""
+    """The ids that end an answer: the template's own first, then those of the generation config and
+    the tokenizer.
+    """
     try:
         found = [template.stop_token_id()]
     except TemplateFault as fault:
         raise UserError(
             f"--model {folder}: {fault}", "use the instruct checkpoint's chat template", EXIT_CONFIG
         ) from None
-    with contextlib.suppress(OSError):
-        named = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
-        found += named if isinstance(named, list) else [named] if named is not None else []
+    found += _generation_stops(folder)
     if template.tokenizer.eos_token_id is not None:
         found.append(template.tokenizer.eos_token_id)
     return list(dict.fromkeys(found))
 
 
+def _generation_stops(folder: Path) -> list[int]:
+    path = folder / "generation_config.json"
+    if not path.exists():
+        return []
+    try:
+        named = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
+    except Exception as fault:  # a damaged file raises many kinds
+        raise UserError(f"{path}: does not load: {fault}", "copy the checkpoint again", EXIT_CONFIG) from None
+    stops = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(isinstance(token, int) for token in stops):
+        raise UserError(
+            f"{path}: eos_token_id: token ids are due, not {named!r}", "copy it again", EXIT_CONFIG
+        )
+    return stops
+
+
 def save_adapter(prepared: Prepared, folder: Path) -> None:
-    """The adapter in PEFT's format, with the tokenizer, its chat template, and a generation config that stops."""
+    """The adapter in PEFT's format, with the tokenizer, its chat template, and a generation config
+    that stops.
+    """
     prepared.model.save_pretrained(str(folder))
     tokenizer: Any = prepared.template.tokenizer
     tokenizer.save_pretrained(str(folder))
     GenerationConfig(
         eos_token_id=prepared.stop_token_ids,
-        pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else prepared.stop_token_ids[0],
+        pad_token_id=tokenizer.pad_token_id
+        if tokenizer.pad_token_id is not None
+        else prepared.stop_token_ids[0],
     ).save_pretrained(str(folder))
     (folder / "README.md").unlink(missing_ok=True)  # PEFT's empty card: run.json says what is known
     share_files(folder)
 
 
 def _answer(prepared: Prepared, record: Any) -> str:
-    return answer(prepared.model, prepared.template, record, prepared.stop_token_ids, prepared.config.max_new_tokens)
-
-
-def _hash_inputs(config: RunConfig) -> dict[str, Any]:
-    files = [path for path in (config.data, config.eval_data) if path]
-    return {"model": hash_folder(config.model), "data": {str(path): hash_file(path) for path in files}}
+    return answer(
+        prepared.model, prepared.template, record, prepared.stop_token_ids, prepared.config.max_new_tokens
+    )
 
 
 def table_lines(table: list[attach.TargetRow]) -> list[str]:

@@ -15,7 +15,7 @@ from train.config import RunConfig
 from train.data.collate import collate
 from train.data.template import IGNORED, Sample
 from train.device import DeviceChoices
-from train.loop.health import GRADIENT_STEPS, GradientCheck, require_finite
+from train.loop.health import GradientCheck, require_finite
 from train.loop.metrics import MetricsFile, StepMetrics, peak_memory_bytes
 
 
@@ -56,7 +56,10 @@ def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path)
 
 
 class RunTrainer(Trainer):
-    """A Trainer over samples that counts real and target tokens. The loss is the model's, per target token."""
+    """A Trainer over samples that counts real and target tokens.
+
+    The loss is the model's, per target token.
+    """
 
     def __init__(
         self,
@@ -80,7 +83,23 @@ class RunTrainer(Trainer):
         self.num_tokens = 0
         self.num_target_tokens = 0
 
-    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *rest: Any, **named: Any) -> torch.Tensor:
+    def evaluation_loss(self) -> float:
+        """Mean loss over all target tokens of the evaluation samples (nats), whatever the batch size."""
+        model: Any = self.model
+        model.eval()
+        total, count = 0.0, 0
+        for batch in self.get_eval_dataloader():
+            inputs = self._prepare_inputs(batch)
+            targets = int((inputs["labels"][:, 1:] != IGNORED).sum())
+            with torch.no_grad():
+                loss: Any = self.compute_loss(model, inputs)
+            total += loss.item() * targets
+            count += targets
+        return total / count
+
+    def training_step(
+        self, model: torch.nn.Module, inputs: dict[str, Any], *rest: Any, **named: Any
+    ) -> torch.Tensor:
         self.num_tokens += int(inputs["attention_mask"].sum())
         self.num_target_tokens += int((inputs["labels"][:, 1:] != IGNORED).sum())
         return super().training_step(model, inputs, *rest, **named)
@@ -96,6 +115,7 @@ class RunCallback(TrainerCallback):
         # A dynamic loss scale finds its size by overflowing: such a step is skipped, not wrong.
         self.scaled = choices.precision.value == "fp16"
         self.trainer: RunTrainer | None = None
+        self.has_moved = False
         self.started = time.perf_counter()
 
     def on_train_begin(self, *rest: Any, **named: Any) -> None:
@@ -104,10 +124,21 @@ class RunCallback(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         if self.gradients.without:
             self.gradients.look()
-            if state.global_step + 1 == GRADIENT_STEPS:
+            if self.has_moved:
                 self.gradients.enforce()
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **named: Any) -> None:
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        skipped = self.trainer is not None and self.trainer.accelerator.optimizer_step_was_skipped
+        if named["optimizer"].param_groups[0]["lr"] > 0 and not skipped:
+            self.has_moved = True
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        if state.global_step >= state.max_steps:
+            control.should_log = True  # whatever logging_steps says: no step is left out of the figures
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **named: Any
+    ) -> None:
         if not logs or "loss" not in logs or self.trainer is None:
             return
         step = StepMetrics(

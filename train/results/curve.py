@@ -29,6 +29,7 @@ def draw_loss(steps: Sequence[StepMetrics], path: Path, title: str, uniform: flo
             label=f"uniform guessing, ln V = {uniform:.2f}",
         )
         axes.legend()
-    axes.set(xlabel="step", ylabel="loss (nats per target token)", title=title)
+    axes.set(xlabel="step", ylabel="loss (nats per target token)")
+    axes.set_title(title, parse_math=False)  # a folder's name may hold a dollar sign
     axes.grid(alpha=0.3)
     figure.savefig(path, metadata={"Software": None})

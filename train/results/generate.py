@@ -25,7 +25,9 @@ def answer(
     stop_token_ids: list[int],
     max_new_tokens: int,
 ) -> str:
-    """The model's greedy answer to a record's prompt, without special tokens; it never sees the record's answer."""
+    """The model's greedy answer to a record's prompt, without special tokens; it never sees the
+    record's answer.
+    """
     import torch
 
     tokenizer: Any = template.tokenizer

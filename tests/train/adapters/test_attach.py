@@ -32,12 +32,16 @@ def test_auto_takes_every_projection_and_not_the_head(model: Any, recipe: dict[s
 
 
 @pytest.mark.parametrize("adapter", ["lora", "oft"])
-def test_the_table_accounts_for_every_trainable_parameter(model: Any, recipe: dict[str, Any], adapter: str) -> None:
+def test_the_table_accounts_for_every_trainable_parameter(
+    model: Any, recipe: dict[str, Any], adapter: str
+) -> None:
     settings = config(recipe, adapter=adapter)
     targets = attach.find_targets(model, settings)
     adapted = attach.attach(model, settings, targets)
     table = attach.target_table(adapted, targets)
-    assert sum(row.num_parameters for row in table) == sum(p.numel() for p in attach.trainable(adapted).values())
+    assert sum(row.num_parameters for row in table) == sum(
+        p.numel() for p in attach.trainable(adapted).values()
+    )
     assert all(row.num_parameters > 0 for row in table)
 
 
@@ -48,7 +52,9 @@ def test_named_targets_are_the_only_ones(model: Any, recipe: dict[str, Any], ada
     assert {name.rsplit(".", 1)[-1] for name in adapted.targeted_module_names} == {"q_proj", "down_proj"}
 
 
-def test_targets_that_match_nothing_are_all_named_with_what_is_near(model: Any, recipe: dict[str, Any]) -> None:
+def test_targets_that_match_nothing_are_all_named_with_what_is_near(
+    model: Any, recipe: dict[str, Any]
+) -> None:
     with pytest.raises(UserError) as caught:
         attach.find_targets(model, config(recipe, target_modules=["q_projj", "lm_head", "q_proj"]))
     assert caught.value.message.splitlines() == [

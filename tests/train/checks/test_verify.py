@@ -66,7 +66,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     info.mkdir(parents=True)
     (site / "brick.py").write_text("print('clay')\n", encoding="utf-8")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brick\nVersion: 1.0\n", encoding="utf-8")
-    digest = base64.urlsafe_b64encode(hashlib.sha256((site / "brick.py").read_bytes()).digest()).rstrip(b"=").decode()
+    digest = (
+        base64.urlsafe_b64encode(hashlib.sha256((site / "brick.py").read_bytes()).digest())
+        .rstrip(b"=")
+        .decode()
+    )
     record = f"brick.py,sha256={digest},14\nbrick-1.0.dist-info/METADATA,,\nbrick-1.0.dist-info/RECORD,,\n"
     (info / "RECORD").write_text(record, encoding="utf-8")
     monkeypatch.syspath_prepend(str(site))
@@ -129,7 +133,9 @@ def test_a_refused_package_fails_by_name(build: Callable[..., BuildInfo], packag
     image = build(refused_packages=["nvidia-*", "cuda-*"])
     assert "none of nvidia-*" in installed.no_refused_packages(image)
     info = package / "brick-1.0.dist-info"
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia_cudnn_cu12\nVersion: 1.0\n", encoding="utf-8")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: nvidia_cudnn_cu12\nVersion: 1.0\n", encoding="utf-8"
+    )
     with pytest.raises(CheckFailed, match="nvidia-cudnn-cu12"):
         installed.no_refused_packages(image)
     with pytest.raises(Skipped, match="refuses no packages"):
@@ -183,7 +189,9 @@ def test_training_fails_where_the_saved_adapter_is_not_the_trained_one(
     def save_halved(prepared: Any, folder: Path) -> None:
         original(prepared, folder)
         path = folder / "adapter_model.safetensors"
-        save_file({name: tensor / 2 for name, tensor in load_file(path).items()}, path, metadata={"format": "pt"})
+        save_file(
+            {name: tensor / 2 for name, tensor in load_file(path).items()}, path, metadata={"format": "pt"}
+        )
 
     monkeypatch.setattr(run_module, "save_adapter", save_halved)
     with pytest.raises(CheckFailed, match="trained and saved: logits differ"):
@@ -191,7 +199,9 @@ def test_training_fails_where_the_saved_adapter_is_not_the_trained_one(
 
 
 @pytest.mark.parametrize("adapter", ["lora", "oft"])
-def test_reloading_passes_and_fails_where_the_adapter_does_nothing(bench: Any, tmp_path: Path, adapter: str) -> None:
+def test_reloading_passes_and_fails_where_the_adapter_does_nothing(
+    bench: Any, tmp_path: Path, adapter: str
+) -> None:
     assert "merged and reloaded" in training.reloads_and_merges(bench, adapter)
     import shutil
 
@@ -207,7 +217,9 @@ def test_reloading_passes_and_fails_where_the_adapter_does_nothing(bench: Any, t
 
 
 @pytest.mark.parametrize("adapter", ["lora", "oft"])
-def test_reloading_fails_where_merging_is_wrong(bench: Any, monkeypatch: pytest.MonkeyPatch, adapter: str) -> None:
+def test_reloading_fails_where_merging_is_wrong(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, adapter: str
+) -> None:
     from peft.tuners.tuners_utils import BaseTuner
 
     original = BaseTuner.merge_and_unload
@@ -227,12 +239,16 @@ def test_reloading_fails_by_word_where_training_made_no_adapter(tmp_path: Path) 
         training.reloads_and_merges(training.Bench(tmp_path), "lora")
 
 
-def test_rotations_pass_and_fail_where_they_are_not_orthogonal(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotations_pass_and_fail_where_they_are_not_orthogonal(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from peft.tuners.oft.layer import OFTRotationModule
 
     assert "R R^T" in training.rotations_are_orthogonal(bench)
     original = OFTRotationModule._cayley_batch
-    monkeypatch.setattr(OFTRotationModule, "_cayley_batch", lambda self, *a, **k: 1.01 * original(self, *a, **k))
+    monkeypatch.setattr(
+        OFTRotationModule, "_cayley_batch", lambda self, *a, **k: 1.01 * original(self, *a, **k)
+    )
     with pytest.raises(CheckFailed, match=r"R R\^T"):
         training.rotations_are_orthogonal(bench)
 
@@ -328,7 +344,8 @@ def test_a_report_of_nothing_but_skips_does_not_say_passed() -> None:
 def test_the_command_prints_json_and_exits_by_its_result(train_command: Command, tmp_path: Path) -> None:
     path = tmp_path / "build-info.json"
     path.write_text(
-        json.dumps(build_content(packages={"pydantic": "0.1"}, refused_packages=["nvidia-*"])), encoding="utf-8"
+        json.dumps(build_content(packages={"pydantic": "0.1"}, refused_packages=["nvidia-*"])),
+        encoding="utf-8",
     )
     done = train_command("verify", "--build", "--json", **{VARIABLE: str(path)})
     report = json.loads(done.stdout)
@@ -351,4 +368,6 @@ def test_a_broken_build_info_is_named(train_command: Command, tmp_path: Path) ->
 
 
 def test_build_info_fields_cover_what_is_read() -> None:
-    assert {field.name for field in dataclasses.fields(BuildInfo)} - {"path", "content"} <= set(build_content())
+    assert {field.name for field in dataclasses.fields(BuildInfo)} - {"path", "content"} <= set(
+        build_content()
+    )

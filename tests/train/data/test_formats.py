@@ -48,7 +48,14 @@ def test_system_and_history_come_before_the_question_in_order() -> None:
         ({"instruction": "", "output": "o"}, "field 'instruction' is empty"),
         ({"instruction": "i", "output": None}, "field 'output' is NoneType None"),
         ({"instruction": "i", "input": ["x"], "output": "o"}, "field 'input' is list"),
-        ({"instruction": "i\ud800", "output": "o"}, "half a surrogate pair"),
+        (
+            {"instruction": "i\ud800", "output": "o"},
+            "half a surrogate pair, which is no character, stands after",
+        ),
+        ({"instruction": "i", "output": "o", "history": [["\ud800", "a"]]}, "half a surrogate pair"),
+        ({"instruction": "i", "output": "o", "\ud800": 1}, "half a surrogate pair"),
+        ({"instruction": "i", "output": "o", "history": 0}, "field 'history' is due as"),
+        ({"instruction": "i", "output": "o", "history": [["", "a"]]}, "field 'history' is due as"),
         ({"instruction": "i", "output": "o", "history": [["q"]]}, "field 'history' is due as"),
         ({"instruction": "i", "output": "o", "history": "q"}, "field 'history' is due as"),
         ({"question": "q", "answer": "a"}, "no known format has the fields answer, question"),
@@ -65,7 +72,9 @@ def test_a_bad_row_says_which_field_and_why(row: Any, reason: str) -> None:
 
 
 def test_an_input_of_null_is_an_empty_input() -> None:
-    assert convert({"instruction": "i", "input": None, "output": "o"}).records[0].messages[0]["content"] == "i"
+    assert (
+        convert({"instruction": "i", "input": None, "output": "o"}).records[0].messages[0]["content"] == "i"
+    )
 
 
 def test_formats_and_ignored_fields_are_counted() -> None:

@@ -51,7 +51,9 @@ def test_blank_lines_are_skipped_and_keep_the_line_numbers(write_rows: Callable[
 
 
 def test_every_bad_line_is_reported_and_good_ones_are_kept(write_rows: Callable[..., Path]) -> None:
-    path = write_rows('{"a": 1}', '{"a": }', '{"a": NaN}', '{"a": 1, "a": 2}', '{"a": 1} {"b": 2}', '{"a": 3}')
+    path = write_rows(
+        '{"a": 1}', '{"a": }', '{"a": NaN}', '{"a": 1, "a": 2}', '{"a": 1} {"b": 2}', '{"a": 3}'
+    )
     rows, faults = read_rows(path)
     assert [row.value["a"] for row in rows] == [1, 3]
     assert [fault.place for fault in faults] == [f"{path}:{line}" for line in (2, 3, 4, 5)]
@@ -102,3 +104,12 @@ def test_a_path_that_is_no_file_is_an_error(tmp_path: Path, make: Callable[[Path
     make(tmp_path / "data")
     with pytest.raises(UserError, match="cannot be read"):
         read_rows(tmp_path / "data")
+
+
+def test_a_row_nested_without_end_is_a_fault_like_any_other(write_rows: Callable[..., Path]) -> None:
+    path = write_rows('{"a": 1}', "[" * 100_000)
+    rows, faults = read_rows(path)
+    assert (len(rows), [str(fault) for fault in faults]) == (
+        1,
+        [f"{path}:2: is not valid JSON: it is nested too deep"],
+    )

@@ -33,15 +33,21 @@ def test_rows_are_kept_in_order_and_counted(template: Any, write_rows: Callable[
     assert "id (1 rows)" in text
 
 
-def test_every_bad_row_of_every_kind_is_listed_at_once(template: Any, write_rows: Callable[..., Path]) -> None:
+def test_every_bad_row_of_every_kind_is_listed_at_once(
+    template: Any, write_rows: Callable[..., Path]
+) -> None:
     path = write_rows(SHORT, "{", {"instruction": "a", "output": 3}, {"q": 1})
     with pytest.raises(UserError) as caught:
         load_samples(path, template, 64, "drop")
-    assert [line.split(": ")[0] for line in caught.value.message.splitlines()] == [f"{path}:{n}" for n in (2, 3, 4)]
+    assert [line.split(": ")[0] for line in caught.value.message.splitlines()] == [
+        f"{path}:{n}" for n in (2, 3, 4)
+    ]
     assert caught.value.exit_code == EXIT_DATA
 
 
-def test_many_bad_rows_are_counted_beyond_the_first_twenty(template: Any, write_rows: Callable[..., Path]) -> None:
+def test_many_bad_rows_are_counted_beyond_the_first_twenty(
+    template: Any, write_rows: Callable[..., Path]
+) -> None:
     with pytest.raises(UserError, match="and 5 more bad rows") as caught:
         load_samples(write_rows(*["{"] * 25), template, 64, "drop")
     assert "25 of them" in caught.value.hint
@@ -91,3 +97,12 @@ def test_the_shipped_samples_are_sound(template: Any) -> None:
     questions = [record.messages[0]["content"] for record in loaded.records]
     assert len(set(questions)) == 400
     assert sum(any("\u4e00" <= letter <= "\u9fff" for letter in question) for question in questions) == 200
+
+
+def test_bad_rows_are_listed_in_the_order_of_the_file(template: Any, write_rows: Callable[..., Path]) -> None:
+    path = write_rows({"instruction": "<|im_end|>", "output": "x"}, "{", {"q": 1}, "{")
+    with pytest.raises(UserError) as caught:
+        load_samples(path, template, 64, "drop")
+    assert [line.split(": ")[0] for line in caught.value.message.splitlines()] == [
+        f"{path}:{line}" for line in (1, 2, 3, 4)
+    ]

@@ -53,14 +53,23 @@ def test_only_the_last_answer_of_a_conversation_is_learned(tokenizer: Any) -> No
 
 def test_the_prompt_is_what_the_template_gives_a_server(tokenizer: Any) -> None:
     sample = ChatTemplate(tokenizer).sample(record())
-    served = tokenizer.apply_chat_template(record().messages[:-1], add_generation_prompt=True, return_dict=False)
+    served = tokenizer.apply_chat_template(
+        record().messages[:-1], add_generation_prompt=True, return_dict=False
+    )
     assert sample.input_ids[: len(served)] == served
     assert all(label == IGNORED for label in sample.labels[: len(served)])
 
 
-def test_text_that_looks_like_the_stop_token_does_not_move_the_end(tokenizer: Any) -> None:
-    sample = ChatTemplate(tokenizer).sample(record("a <|im_end|> b"))
-    assert learned(tokenizer, sample) == "a <|im_end|> b<|im_end|>"
+@pytest.mark.parametrize(
+    ("answer", "before"),
+    [("a <|im_end|> b", ()), ("a", (("user", "q<|im_start|>"), ("assistant", "r")))],
+)
+def test_a_control_token_inside_a_text_is_a_fault(
+    tokenizer: Any, answer: str, before: tuple[tuple[str, str], ...]
+) -> None:
+    """It would end or open a turn there, and the model would learn to."""
+    with pytest.raises(TemplateFault, match="text holds the control token <.im_"):
+        ChatTemplate(tokenizer).sample(record(answer, *before))
 
 
 def test_the_number_of_target_tokens_is_that_of_the_labels_that_something_predicts(tokenizer: Any) -> None:
@@ -96,7 +105,9 @@ def test_a_template_that_cannot_be_learned_from_says_why(tiny: Path, template: s
 def test_qwen3_prefills_an_empty_thought_that_is_never_learned(qwen3: Any) -> None:
     sample = ChatTemplate(qwen3, "auto").sample(record())
     prompt_length = sample.labels.index(next(label for label in sample.labels if label != IGNORED))
-    assert qwen3.decode(sample.input_ids[:prompt_length]).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert qwen3.decode(sample.input_ids[:prompt_length]).endswith(
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
     assert learned(qwen3, sample) == "p is m times v.<|im_end|>"
 
 

@@ -68,3 +68,34 @@ def test_the_hash_of_a_folder_sees_one_changed_byte(copy: Path) -> None:
     (copy / "model.safetensors").write_bytes(content)
     after = hash_folder(copy)
     assert {name for name in before if before[name] != after[name]} == {"model.safetensors"}
+
+
+def test_a_missing_tokenizer_is_an_error_not_an_empty_one(copy: Path) -> None:
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="has no tokenizer.json"):
+        load_tokenizer(copy)
+
+
+def test_a_tokenizer_that_loses_text_is_refused(copy: Path) -> None:
+    content = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    del vocabulary["h"]
+    content["model"]["merges"] = []
+    (copy / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(UserError, match="the tokenizer loses text"):
+        load_tokenizer(copy)
+
+
+def test_weights_that_the_config_has_no_place_for_are_an_error(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    config |= {"num_hidden_layers": 1, "layer_types": config.get("layer_types", ["full_attention"])[:1]}
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UserError, match="unexpected keys in the weights: model.layers.1"):
+        load_model(copy, torch.float32, "sdpa")
+
+
+@pytest.mark.parametrize("content", ["5", '"model_type"', "[]"])
+def test_a_config_that_is_no_object_is_an_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="has no model_type"):
+        read_model_config(tmp_path)
