@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.data.records import hash_file
+from train.data.samples import Samples
+from train.data.template import ChatTemplate, TemplateFault
 from train.errors import EXIT_CONFIG, UserError
 
 if TYPE_CHECKING:
@@ -136,6 +138,52 @@ def load_model(folder: Path, dtype: torch.dtype, attn_implementation: str) -> Pr
             )
     model.config.use_cache = False
     return model
+
+
+def find_stop_tokens(template: ChatTemplate, folder: Path) -> list[int]:
+    """The ids that end an answer: the template's own first, then those of the generation config and
+    the tokenizer.
+    """
+    try:
+        found = [template.stop_token_id()]
+    except TemplateFault as fault:
+        raise UserError(
+            f"--model {folder}: {fault}", "use the instruct checkpoint's chat template", EXIT_CONFIG
+        ) from None
+    found += _generation_stops(folder)
+    if template.tokenizer.eos_token_id is not None:
+        found.append(template.tokenizer.eos_token_id)
+    return list(dict.fromkeys(found))
+
+
+def _generation_stops(folder: Path) -> list[int]:
+    path = folder / "generation_config.json"
+    if not path.exists():
+        return []
+    from transformers import GenerationConfig
+
+    try:
+        named = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
+    except Exception as fault:  # a damaged file raises many kinds
+        raise UserError(f"{path}: does not load: {fault}", "copy the checkpoint again", EXIT_CONFIG) from None
+    stops = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(isinstance(token, int) for token in stops):
+        raise UserError(
+            f"{path}: eos_token_id: token ids are due, not {named!r}", "copy it again", EXIT_CONFIG
+        )
+    return stops
+
+
+def check_vocabulary(parts: list[Samples | None], stop_token_ids: list[int], vocab_size: int) -> None:
+    """UserError (exit 78) where the tokenizer knows tokens that the model has no row for."""
+    largest = max(token for part in parts if part for sample in part.samples for token in sample.input_ids)
+    largest = max(largest, *stop_token_ids)
+    if largest >= vocab_size:
+        raise UserError(
+            f"--model: its tokenizer gives token {largest}, its weights have {vocab_size} rows",
+            "tokenizer and weights are of different checkpoints: copy both from the same one",
+            EXIT_CONFIG,
+        )
 
 
 def hash_folder(folder: Path) -> dict[str, str]:

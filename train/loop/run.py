@@ -19,14 +19,15 @@ from train import device
 from train.adapters import attach, oft
 from train.config import RunConfig
 from train.data.samples import Samples, load_samples
-from train.data.template import ChatTemplate, TemplateFault
-from train.errors import EXIT_CONFIG, UserError
+from train.data.template import ChatTemplate
 from train.image import read_build_info
 from train.loop import health
 from train.loop.manifest import Manifest
 from train.loop.metrics import MetricsFile, peak_memory_bytes
 from train.loop.model import (
     KNOWN_TYPES,
+    check_vocabulary,
+    find_stop_tokens,
     hash_folder,
     load_model,
     load_tokenizer,
@@ -103,7 +104,7 @@ def prepare(config: RunConfig, manifest: Manifest, hasher: ThreadPoolExecutor) -
     say([line for part in (samples, eval_samples) if part for line in part.summary.lines()] + choices.lines())
     model = load_model(config.model, choices.dtype, choices.attn_implementation.value)
     vocab_size = model.get_output_embeddings().weight.shape[0]
-    _check_vocabulary([samples, eval_samples], stop_token_ids, vocab_size)
+    check_vocabulary([samples, eval_samples], stop_token_ids, vocab_size)
     targets = attach.find_targets(model, config)
     set_seed(config.seed)  # the adapter's first weights do not depend on what loading drew; drawn on the CPU
     adapted = attach.attach(model, config, targets)
@@ -194,50 +195,6 @@ def _train(prepared: Prepared, metrics: MetricsFile, gradients: health.GradientC
         "train_seconds": metrics.steps[-1].seconds,
         "peak_memory_bytes": peak_memory_bytes(choices.device.value),
     }
-
-
-def _check_vocabulary(parts: list[Samples | None], stop_token_ids: list[int], vocab_size: int) -> None:
-    """UserError (exit 78) where the tokenizer knows tokens that the model has no row for."""
-    largest = max(token for part in parts if part for sample in part.samples for token in sample.input_ids)
-    largest = max(largest, *stop_token_ids)
-    if largest >= vocab_size:
-        raise UserError(
-            f"--model: its tokenizer gives token {largest}, its weights have {vocab_size} rows",
-            "tokenizer and weights are of different checkpoints: copy both from the same one",
-            EXIT_CONFIG,
-        )
-
-
-def find_stop_tokens(template: ChatTemplate, folder: Path) -> list[int]:
-    """The ids that end an answer: the template's own first, then those of the generation config and
-    the tokenizer.
-    """
-    try:
-        found = [template.stop_token_id()]
-    except TemplateFault as fault:
-        raise UserError(
-            f"--model {folder}: {fault}", "use the instruct checkpoint's chat template", EXIT_CONFIG
-        ) from None
-    found += _generation_stops(folder)
-    if template.tokenizer.eos_token_id is not None:
-        found.append(template.tokenizer.eos_token_id)
-    return list(dict.fromkeys(found))
-
-
-def _generation_stops(folder: Path) -> list[int]:
-    path = folder / "generation_config.json"
-    if not path.exists():
-        return []
-    try:
-        named = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
-    except Exception as fault:  # a damaged file raises many kinds
-        raise UserError(f"{path}: does not load: {fault}", "copy the checkpoint again", EXIT_CONFIG) from None
-    stops = named if isinstance(named, list) else [] if named is None else [named]
-    if not all(isinstance(token, int) for token in stops):
-        raise UserError(
-            f"{path}: eos_token_id: token ids are due, not {named!r}", "copy it again", EXIT_CONFIG
-        )
-    return stops
 
 
 def save_adapter(prepared: Prepared, folder: Path) -> None:
