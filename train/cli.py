@@ -153,8 +153,8 @@ def call(arguments: list[str]) -> int:
     """Run the command line; faults of the user become `error:` and `hint:` lines on stderr and an exit
     code.
     """
-    # Before torch loads OpenMP. Threads that wait by spinning nearly double a step on a host that does anything
-    # else, and save at most a tenth of it on an idle one: tests/bench/waiting.py measures both.
+    # Before torch loads OpenMP. Threads that wait by spinning nearly double a step on a host that does
+    # anything else, and save at most a tenth of it on an idle one: tests/bench/waiting.py measures both.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a log in another encoding must not cost a run
