@@ -10,9 +10,12 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError
+
+if TYPE_CHECKING:
+    from images.spec import BackendSpec
 
 COMMANDS_HELP = """commands (each has its own --help):
   list         backends, aliases, versions and the state of their locks
@@ -110,19 +113,20 @@ def run_build(given: list[str]) -> None:
         options.network,
         sources,
     )
-    build(find_spec(options.backend, load_specs()), chosen)
+    build(find_spec(options.backend, load_specs(), options.variant), chosen)
 
 
 def _add_build_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--backend", metavar="NAME", help="which backend: see `build.py list`")
+    add("--variant", metavar="NAME", help="which variant of it, if not its default")
     add("--render-only", action="store_true", help="write the files, build nothing")
     add(
         "--tag",
         action="append",
         default=[],
         metavar="REF",
-        help="name of the image, instead of isotune:<backend>",
+        help="name of the image, instead of isotune:<image>",
     )
     add(
         "--output",
@@ -160,23 +164,38 @@ def _oci_path(text: str) -> Path:
     return Path(path).resolve()
 
 
+def _add_selection(parser: Parser) -> None:
+    parser.add_argument("--backend", metavar="NAME", help="which backend")
+    parser.add_argument("--variant", metavar="NAME", help="which variant of it, if not its default")
+
+
+def _selected(options: argparse.Namespace) -> list[BackendSpec]:
+    """Return the spec that --backend and --variant choose, or all where no backend is named."""
+    from images.specfile import find_spec, load_specs
+
+    if options.variant and not options.backend:
+        raise UserError("--variant: needs a backend", "add --backend NAME")
+    specs = load_specs()
+    return [find_spec(options.backend, specs, options.variant)] if options.backend else list(specs.values())
+
+
 def run_list(given: list[str]) -> None:
     """`build.py list`: what there is."""
     parser = Parser(prog="build.py list", description=run_list.__doc__, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="for programs")
+    _add_selection(parser)
     options = parser.parse_args(given)
 
     from images.listing import rows, table
-    from images.specfile import load_specs
 
-    found = rows(load_specs().values())
+    found = rows(_selected(options))
     print(json.dumps(found, indent=2) if options.json else table(found))
 
 
 def run_lock(given: list[str]) -> None:
     """`build.py lock`: resolve to hashes."""
     parser = Parser(prog="build.py lock", description=run_lock.__doc__, allow_abbrev=False)
-    parser.add_argument("--backend", metavar="NAME", help="which backend")
+    _add_selection(parser)
     parser.add_argument("--tools", action="store_true", help="lock what build.py itself needs")
     parser.add_argument("--check", action="store_true", help="write nothing: is the lock from this spec?")
     parser.add_argument("--upgrade", action="append", default=[], metavar="PKG", help="let this package move")
@@ -187,12 +206,11 @@ def run_lock(given: list[str]) -> None:
         parser.error("give either --backend NAME or --tools")
 
     from images import lock
-    from images.specfile import find_spec, load_specs
 
     if options.tools:
         lines = [lock.check_tools()] if options.check else lock.lock_tools(options.upgrade, options.index_url)
     else:
-        spec = find_spec(options.backend, load_specs())
+        (spec,) = _selected(options)
         if options.check:
             lines = [lock.check_backend(spec)]
         else:
@@ -206,31 +224,34 @@ def run_render(given: list[str]) -> None:
     parser.add_argument(
         "--check", action="store_true", help="write nothing, show the difference, exit 1 if any"
     )
+    _add_selection(parser)
     options = parser.parse_args(given)
 
     from images import render
-    from images.specfile import load_specs
 
-    files = render.render_all(load_specs().values())
+    files = render.render_all(_selected(options))
+    whole = None if options.backend else render.RENDERED
     if options.check:
-        render.check(files)
+        render.check(files, whole)
         print(f"{len(files)} rendered files are up to date")
     else:
-        changed = render.write(files)
+        changed = render.write(files, whole)
         print(f"rendered {len(files)} files, {len(changed)} changed")
 
 
 def run_build_info(given: list[str]) -> None:
     """`build.py build-info`: describe a virtual environment made from a lock."""
     parser = Parser(prog="build.py build-info", description=run_build_info.__doc__, allow_abbrev=False)
-    parser.add_argument("--backend", metavar="NAME", required=True, help="whose lock it was made from")
+    _add_selection(parser)
     parser.add_argument("--prefix", type=Path, metavar="VENV", required=True, help="the environment's folder")
     options = parser.parse_args(given)
+    if not options.backend:
+        parser.error("--backend is missing")
 
     from images.build import build_info_for
-    from images.specfile import find_spec, load_specs
 
-    print(build_info_for(find_spec(options.backend, load_specs()), options.prefix))
+    (spec,) = _selected(options)
+    print(build_info_for(spec, options.prefix))
 
 
 if __name__ == "__main__":

@@ -46,14 +46,14 @@ def build(spec: BackendSpec, options: BuildOptions) -> None:
     _check_base(spec, options)
     engine = _connect(spec)
     _check_architecture(spec, lock, engine.architecture)
-    tags = options.tags or [f"isotune:{spec.name}-{lock.lock_id}", f"isotune:{spec.name}"]
+    tags = options.tags or [f"isotune:{spec.image}-{lock.lock_id}", f"isotune:{spec.image}"]
     with tempfile.TemporaryDirectory(prefix="isotune-build-") as folder:
         _run(spec, options, engine, tags, Path(folder))
 
 
 def _render(spec: BackendSpec) -> None:
     changed = render.write(render.render_backend(spec))
-    where = f"images/rendered/{spec.name}"
+    where = f"images/rendered/{spec.image}"
     _say(f"{where}: {'rendered' if changed else 'up to date'}")
 
 
@@ -63,7 +63,7 @@ def _connect(spec: BackendSpec) -> Engine:
     try:
         return connect()
     except UserError as error:
-        how = f"images/rendered/{spec.name} is ready: start Docker, or run this on a host that has it"
+        how = f"images/rendered/{spec.image} is ready: start Docker, or run this on a host that has it"
         raise UserError(error.message, error.hint or how, error.exit_code) from error
 
 
@@ -78,17 +78,18 @@ def _check_base(spec: BackendSpec, options: BuildOptions) -> None:
 def _check_architecture(spec: BackendSpec, lock: Lock, architecture: str) -> None:
     """Refuse what cannot succeed, before minutes are spent on it."""
     if architecture not in spec.architectures:
-        message = f"engine: it is {architecture}, {spec.name} is for {', '.join(spec.architectures)}"
+        message = f"engine: it is {architecture}, {spec.image} is for {', '.join(spec.architectures)}"
         raise UserError(message, "use an engine on such a host", EXIT_CONFIG)
     tag = "cp" + spec.python.version.replace(".", "")
-    where = f"images/locks/{spec.name}: {tag} {architecture}"
+    where = f"images/locks/{spec.image}: {tag} {architecture}"
     faults = [
         f"{where}: no hash is known of {item['distribution']} {item['version']}"
         for item in lock.wheels
         if (item["python"], item["architecture"], item["sha256"]) == (tag, architecture, UNRESOLVED)
     ]
     if faults:
-        hint = f"python build.py lock --backend {spec.name} --wheelhouse DIR, with the wheel in DIR"
+        where = f"where {spec.torch.index} answers, or with" if spec.torch.index else "with"
+        hint = f"python build.py lock {spec.selection}, {where} the wheel in a folder: --wheelhouse DIR"
         raise UserError("\n".join(faults), hint, EXIT_CONFIG)
 
 
@@ -100,9 +101,9 @@ def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[st
         _say(f"note: {source.note}")
     context = folder / "context"
     context.mkdir()
-    prepare(context, spec.name, source.epoch)
+    prepare(context, spec.image, source.epoch)
     request = BuildRequest(
-        dockerfile=context / "images" / "rendered" / spec.name / "Dockerfile",
+        dockerfile=context / "images" / "rendered" / spec.image / "Dockerfile",
         context=context,
         arguments=_arguments(spec, options, source, engine),
         metadata=folder / "metadata.json",

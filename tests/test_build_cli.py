@@ -32,7 +32,7 @@ def test_list_shows_every_backend_with_its_lock_and_digest() -> None:
     done = run("list")
     assert done.returncode == 0
     rows = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
-    assert sorted(rows) == ["ascend", "cpu", "cuda", "hygon"]
+    assert sorted(rows) == ["ascend", "ascend-a3", "cpu", "cuda", "cuda13", "hygon", "hygon-training"]
     assert " locked " in rows["cpu"]
     assert " unresolved " in rows["ascend"]
     assert "dtk,dcu,hcu" in rows["hygon"]

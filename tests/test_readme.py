@@ -31,9 +31,7 @@ def shell_lines(page: str) -> list[str]:
 
 
 def test_the_matrix_is_what_build_py_lists() -> None:
-    block = re.search(
-        r"```text\n(BACKEND.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
-    )
+    block = re.search(r"```text\n(IMAGE.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert block is not None
     assert block[1].rstrip() == run("build.py", "list").rstrip()
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import threading
 import zipfile
+from fnmatch import fnmatch
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +23,7 @@ from images.resolve import Request, _without_common_marker, find_uv, resolve
 from images.spec import UNRESOLVED, BackendSpec, WheelHash
 from images.specfile import load_specs
 
+IMAGES = sorted(load_specs())
 REQUIREMENTS = ROOT / "images/locks/cpu/requirements.txt"
 
 
@@ -43,8 +45,66 @@ def known(python: str = "cp311", sha256: str = "a" * 64) -> WheelHash:
     return WheelHash(python=python, architecture="x86_64", sha256=sha256, source="somewhere", confidence="T")
 
 
-def test_the_committed_lock_belongs_to_its_spec(cpu: BackendSpec) -> None:
-    assert lockfile.lock_status(cpu)[0] == lockfile.LOCKED
+@pytest.mark.parametrize("image", IMAGES)
+def test_the_committed_lock_belongs_to_its_spec(image: str) -> None:
+    assert lockfile.lock_status(load_specs()[image])[0] == lockfile.LOCKED
+
+
+def test_there_is_no_lock_of_an_image_that_no_spec_makes() -> None:
+    assert {path.parent.name for path in lockfile.LOCKS.glob("*/requirements.txt")} == {*IMAGES, "tools"}
+
+
+def test_all_images_have_one_python_stack() -> None:
+    """What several locks have, they have at one version; torch and its own are each backend's."""
+    versions: dict[str, set[str]] = {}
+    for image in IMAGES:
+        lock = lockfile.read_lock(image)
+        assert lock
+        for pin in lock.pins:
+            versions.setdefault(pin.name, set()).add(pin.version)
+    assert sorted(name for name, found in versions.items() if len(found) > 1) == [
+        "cuda-bindings",
+        "torch",
+        "triton",
+    ]
+    stack = [line.partition("==") for line in lockfile.stack_lines() if "==" in line]
+    assert len(stack) > 5
+    assert {name: versions[lockfile.normalise(name)] for name, _, _ in stack} == {
+        name: {version} for name, _, version in stack
+    }
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_no_library_of_another_accelerator_is_in_a_lock(image: str) -> None:
+    spec, lock = load_specs()[image], lockfile.read_lock(image)
+    assert lock
+    refused = [
+        pin.name for pin in lock.pins for pattern in spec.refused_packages if fnmatch(pin.name, pattern)
+    ]
+    assert refused == []
+    assert {pin.name for pin in lock.pins} & spec.provided.keys() == set()
+
+
+def test_each_architecture_gets_the_torch_that_its_plugin_asks_for() -> None:
+    lock = lockfile.read_lock("ascend")
+    assert lock
+    found = {
+        pin.marker.partition(" and ")[0]: (pin.version, len(pin.hashes))
+        for pin in lock.pins
+        if pin.name == "torch"
+    }
+    assert found == {
+        "platform_machine == 'aarch64'": ("2.10.0", 1),
+        "platform_machine == 'x86_64'": ("2.10.0+cpu", 1),
+    }
+
+
+def test_torch_is_locked_to_one_file_per_python_and_architecture() -> None:
+    """The index has a rebuilt wheel of 2.10.0 beside the first one: only one of them is meant."""
+    lock = lockfile.read_lock("cuda")
+    assert lock
+    (torch,) = [pin for pin in lock.pins if pin.name == "torch"]
+    assert torch.hashes == ("98c01b8bb5e3240426dcde1446eed6f40c778091c8544767ef1168fc663a05a6",)
 
 
 def test_the_tools_lock_belongs_to_its_list() -> None:
@@ -59,7 +119,7 @@ def test_tools_and_cpu_agree_on_every_package_that_both_have() -> None:
     assert {name: tools[name] for name in common} == {name: cpu[name] for name in common}
 
 
-@pytest.mark.parametrize("name", ["cpu", "tools"])
+@pytest.mark.parametrize("name", [*IMAGES, "tools"])
 def test_a_lock_holds_no_address_no_path_and_no_unhashed_line(name: str) -> None:
     text = (ROOT / "images/locks" / name / "requirements.txt").read_text(encoding="utf-8")
     body = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
@@ -69,8 +129,12 @@ def test_a_lock_holds_no_address_no_path_and_no_unhashed_line(name: str) -> None
     assert all(pin.hashes and pin.version for pin in pins)
 
 
-def test_the_lock_names_one_version_of_each_package() -> None:
-    names = [pin.name for pin in parse_requirements(REQUIREMENTS.read_text(encoding="utf-8"))]
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("machine", ["aarch64", "x86_64"])
+def test_a_lock_names_one_version_of_each_package(image: str, machine: str) -> None:
+    text = (ROOT / "images/locks" / image / "requirements.txt").read_text(encoding="utf-8")
+    others = {"aarch64", "x86_64"} - {machine}
+    names = [pin.name for pin in parse_requirements(text) if not any(other in pin.marker for other in others)]
     assert len(names) == len(set(names))
 
 
@@ -200,12 +264,14 @@ def test_markers_keep_only_what_differs_from_the_environments() -> None:
         Pin("b", "1", whole),
         Pin("c", "1", f"python_full_version < '3.11' and {where}"),
         Pin("d", "1", f"python_full_version >= '3.11' and python_full_version < '3.13' and {where}"),
+        Pin("e", "1", "python_full_version < '3.13' and platform_machine == 'x86_64'"),
     ]
     assert [pin.marker for pin in _without_common_marker(pins, ["x"])] == [
         "",
         "",
         "python_full_version < '3.11'",
         "python_full_version >= '3.11'",
+        "platform_machine == 'x86_64'",
     ]
 
 
@@ -220,9 +286,10 @@ def test_lock_yaml_tells_the_source_of_each_hash() -> None:
 @pytest.mark.slow
 def test_resolving_again_changes_nothing(tree_build_py: BuildCommand) -> None:
     """Needs an index in reach."""
-    for name in ("cpu", "tools"):
-        which = "--tools" if name == "tools" else f"--backend={name}"
-        done = tree_build_py("lock", which)
+    specs = load_specs()
+    for name in (*IMAGES, "tools"):
+        which = ["--tools"] if name == "tools" else specs[name].selection.split()
+        done = tree_build_py("lock", *which)
         assert done.returncode == 0, done.stderr
         for path in sorted((ROOT / "images/locks" / name).iterdir()):
             assert (tree_build_py.tree / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
