@@ -202,12 +202,15 @@ def run_lock(given: list[str]) -> None:
     parser.add_argument("--wheelhouse", type=Path, metavar="DIR", help="wheels to read hashes from")
     parser.add_argument("--index-url", metavar="URL", help="the package index to use instead of uv's default")
     options = parser.parse_args(given)
-    if bool(options.backend) == options.tools:
-        parser.error("give either --backend NAME or --tools")
+    everything = options.check and not options.backend and not options.tools
+    if bool(options.backend) == options.tools and not everything:
+        parser.error("give either --backend NAME or --tools; --check alone checks all locks")
 
     from images import lock
 
-    if options.tools:
+    if everything:
+        lines = lock.check_all(_selected(options))
+    elif options.tools:
         lines = [lock.check_tools()] if options.check else lock.lock_tools(options.upgrade, options.index_url)
     else:
         (spec,) = _selected(options)

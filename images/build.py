@@ -70,7 +70,8 @@ def _connect(spec: BackendSpec) -> Engine:
 def _check_base(spec: BackendSpec, options: BuildOptions) -> None:
     if spec.base.digest != UNRESOLVED or options.base_image or options.allow_unresolved_base:
         return
-    message = f"images/backends/{spec.name}.yaml: base.digest: no digest of {spec.base.reference} is known"
+    where = f"images/backends/{spec.name}.yaml: base.digest of {spec.image}"
+    message = f"{where}: no digest of {spec.base.reference} is known"
     hint = f"`docker buildx imagetools inspect {spec.base.reference}` tells it; or --allow-unresolved-base"
     raise UserError(message, hint, EXIT_CONFIG)
 
@@ -88,8 +89,8 @@ def _check_architecture(spec: BackendSpec, lock: Lock, architecture: str) -> Non
         if (item["python"], item["architecture"], item["sha256"]) == (tag, architecture, UNRESOLVED)
     ]
     if faults:
-        where = f"where {spec.torch.index} answers, or with" if spec.torch.index else "with"
-        hint = f"python build.py lock {spec.selection}, {where} the wheel in a folder: --wheelhouse DIR"
+        where = f"where {spec.torch.index} answers, or " if spec.torch.index else ""
+        hint = f"python build.py lock {spec.selection}, {where}with the wheel in a folder: --wheelhouse DIR"
         raise UserError("\n".join(faults), hint, EXIT_CONFIG)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,21 @@ def check_backend(spec: BackendSpec) -> str:
     except UserError as error:
         raise UserError(error.message, error.hint, EXIT_CHECK_FAILED) from error
     return f"{spec.image}: the lock {found.lock_id} is from this spec"
+
+
+def check_all(specs: Iterable[BackendSpec]) -> list[str]:
+    """Say of every lock that it is today's; raises UserError (1) with all that are not."""
+    lines, faults = [], []
+    checks: list[Callable[[], str]] = [functools.partial(check_backend, spec) for spec in specs]
+    for check in [*checks, check_tools]:
+        try:
+            lines.append(check())
+        except UserError as error:
+            faults.append(error)
+    if faults:
+        message = "\n".join(error.message for error in faults)
+        raise UserError(message, "; ".join(error.hint for error in faults), EXIT_CHECK_FAILED)
+    return lines
 
 
 def check_tools() -> str:

@@ -255,9 +255,9 @@ class BackendSpec(Part):
         data |= {} if self.is_default else {"variant": self.variant}
         return data
 
-    def torch_versions(self) -> dict[str, list[str]]:
+    def torch_versions(self) -> dict[str, list[Architecture]]:
         """Return torch's version -> the architectures that use it."""
-        versions: dict[str, list[str]] = {}
+        versions: dict[str, list[Architecture]] = {}
         for architecture in self.architectures:
             version = self.torch.by_architecture.get(architecture, self.torch.version)
             versions.setdefault(version, []).append(architecture)

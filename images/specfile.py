@@ -10,12 +10,14 @@ import yaml
 from pydantic import ValidationError
 from yaml.constructor import SafeConstructor
 
+from images import compatibility
 from images.errors import EXIT_CONFIG, EXIT_USAGE, UserError
 from images.faults import Fault, KeyPath, dotted, explain_fault, line_of, names_a_field
 from images.spec import IMAGES, ROOT, BackendSpec
 from images.variants import variant_nodes
 
 BACKENDS = IMAGES / "backends"
+STACK_FILE = "images/stack/train.txt"
 # libyaml's parser where PyYAML was built with it: a tenth of the time, and `list` is asked often.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -32,6 +34,7 @@ def load_specs(folder: Path = BACKENDS) -> dict[str, BackendSpec]:
         read += found
         faults += wrong
     faults += _name_clashes(read)
+    faults += _stack_clashes(read)
     if faults:
         raise UserError(
             "\n".join(map(str, faults)), "every key is described in images/spec.py", exit_code=EXIT_CONFIG
@@ -62,7 +65,10 @@ def _unknown(kind: str, given: str, known: list[str], where: str = "") -> UserEr
 
 
 def read_spec(path: Path) -> tuple[list[BackendSpec], list[Fault]]:
-    """Read one spec file: the spec of each variant, the default one first, or what is wrong with them."""
+    """Read one spec file: the spec of each variant, the default one first, and what is wrong with them.
+
+    There is no spec where a key is wrong; there is one where only versions do not go together.
+    """
     file = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
     try:
         node = yaml.compose(path.read_text(encoding="utf-8"), Loader=LOADER)
@@ -73,13 +79,14 @@ def read_spec(path: Path) -> tuple[list[BackendSpec], list[Fault]]:
     faults = [_duplicate_fault(file, *found) for found in _duplicate_keys(node)]
     variants, wrong = variant_nodes(file, node)
     faults += wrong
-    specs = []
+    read = []
     for variant in variants:
         spec, wrong = _read_variant(path, file, variant)
-        specs += [spec] if spec else []
+        read += [(variant, spec)] if spec else []
         faults += wrong
+    clashes = [] if faults else [fault for variant, spec in read for fault in _clashes(file, variant, spec)]
     # What is wrong in the main part is wrong in each variant: say it once.
-    return ([] if faults else specs), list(dict.fromkeys(faults))
+    return ([] if faults else [spec for _, spec in read]), list(dict.fromkeys([*faults, *clashes]))
 
 
 def _read_variant(path: Path, file: str, node: yaml.MappingNode) -> tuple[BackendSpec | None, list[Fault]]:
@@ -92,6 +99,23 @@ def _read_variant(path: Path, file: str, node: yaml.MappingNode) -> tuple[Backen
         what = f"is {spec.name!r} in {path.name}"
         faults.append(Fault(file, line_of(node, ("name",)), "name", what, "rename one of the two"))
     return spec, faults
+
+
+def _clashes(file: str, node: yaml.MappingNode, spec: BackendSpec) -> Iterator[Fault]:
+    """Yield what of a spec contradicts the table of versions that go together, given the shared stack."""
+    for clash in compatibility.clashes([*compatibility.spec_facts(spec), *compatibility.stack_facts()]):
+        if isinstance(clash.fact.where, tuple):
+            path = clash.fact.where
+            yield Fault(file, line_of(node, path), dotted(path), clash.what, clash.cure)
+
+
+def _stack_clashes(specs: list[BackendSpec]) -> Iterator[Fault]:
+    """Yield what of the shared stack contradicts the table, given every spec's torch and Python."""
+    facts = dict.fromkeys([fact for spec in specs for fact in compatibility.spec_facts(spec)])
+    shared = [fact for fact in facts if fact.component in ("python", "torch")]
+    for clash in compatibility.clashes([*shared, *compatibility.stack_facts()]):
+        if isinstance(clash.fact.where, int):
+            yield Fault(STACK_FILE, clash.fact.where, clash.fact.component, clash.what, clash.cure)
 
 
 def _strange_sources(file: str, node: yaml.MappingNode) -> Iterator[Fault]:

@@ -245,7 +245,7 @@ path.write_text(yaml.safe_dump(data))
     subprocess.run([sys.executable, "-c", code], cwd=tree_build_py.tree, check=True)
     done = tree_build_py("--backend=cpu")
     assert done.returncode == 78
-    assert "base.digest: no digest of python:3.11-slim-bookworm is known" in done.stderr
+    assert "base.digest of cpu: no digest of python:3.11-slim-bookworm is known" in done.stderr
     assert "--allow-unresolved-base" in done.stderr
 
 
