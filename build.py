@@ -21,6 +21,7 @@ COMMANDS_HELP = """commands (each has its own --help):
   list         backends, aliases, versions and the state of their locks
   lock         resolve a backend, or build.py's own tools, to hashes
   render       write everything under images/rendered/
+  matrix       what goes with what, and what was shown to work
   build-info   describe a virtual environment that was made from a lock"""
 
 
@@ -65,7 +66,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _command(name: str) -> Callable[[list[str]], None]:
-    commands = {"list": run_list, "lock": run_lock, "render": run_render, "build-info": run_build_info}
+    commands = {
+        "list": run_list,
+        "lock": run_lock,
+        "render": run_render,
+        "matrix": run_matrix,
+        "build-info": run_build_info,
+    }
     if name in commands:
         return commands[name]
     close = difflib.get_close_matches(name, commands, n=1)
@@ -240,6 +247,32 @@ def run_render(given: list[str]) -> None:
     else:
         changed = render.write(files, whole)
         print(f"rendered {len(files)} files, {len(changed)} changed")
+
+
+def run_matrix(given: list[str]) -> None:
+    """`build.py matrix`: what goes with what, and what was shown to work."""
+    parser = Parser(prog="build.py matrix", description=run_matrix.__doc__, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--rules", action="store_true", help="the table of versions that go together, with sources"
+    )
+    parser.add_argument("--update", type=Path, metavar="FILE", help="write it between the marks of a file")
+    options = parser.parse_args(given)
+    if options.json + options.rules + bool(options.update) > 1:
+        parser.error("give one of --json, --rules and --update")
+
+    from images import matrix
+    from images.specfile import load_specs
+
+    if options.rules:
+        print(matrix.rules())
+        return
+    found = matrix.rows(load_specs().values())
+    if options.update:
+        changed = matrix.update(options.update, matrix.table(found))
+        print(f"{options.update}: {'updated' if changed else 'up to date'}")
+    else:
+        print(json.dumps(found, indent=2) if options.json else matrix.table(found))
 
 
 def run_build_info(given: list[str]) -> None:
