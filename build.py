@@ -10,12 +10,10 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError
-
-if TYPE_CHECKING:
-    from images.spec import BackendSpec
+from images.selection import add_mirror, add_selection, selected
 
 COMMANDS_HELP = """commands (each has its own --help):
   list         backends, aliases, versions and the state of their locks
@@ -99,7 +97,6 @@ def run_build(given: list[str]) -> None:
 
     from images.build import BuildOptions, build
     from images.sources import Sources, check_sources, parse_mirrors
-    from images.specfile import find_spec, load_specs
 
     sources = Sources(
         options.wheelhouse,
@@ -120,13 +117,13 @@ def run_build(given: list[str]) -> None:
         options.network,
         sources,
     )
-    build(find_spec(options.backend, load_specs(), options.variant), chosen)
+    (spec,) = selected(options)
+    build(spec, chosen)
 
 
 def _add_build_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--backend", metavar="NAME", help="which backend: see `build.py list`")
-    add("--variant", metavar="NAME", help="which variant of it, if not its default")
+    add_selection(parser)
     add("--render-only", action="store_true", help="write the files, build nothing")
     add(
         "--tag",
@@ -148,13 +145,7 @@ def _add_build_options(parser: argparse.ArgumentParser) -> None:
     add("--wheelhouse", type=Path, metavar="DIR", help="a folder of wheels to install from")
     add("--index-url", metavar="URL", help="the package index to use instead of pip's default")
     add("--extra-index-url", action="append", default=[], metavar="URL", help="a further package index")
-    add(
-        "--mirror",
-        action="append",
-        default=[],
-        metavar="HOST=HOST",
-        help="ask another host: registry or index",
-    )
+    add_mirror(parser)
     add(
         "--ca-bundle",
         type=Path,
@@ -171,60 +162,54 @@ def _oci_path(text: str) -> Path:
     return Path(path).resolve()
 
 
-def _add_selection(parser: Parser) -> None:
-    parser.add_argument("--backend", metavar="NAME", help="which backend")
-    parser.add_argument("--variant", metavar="NAME", help="which variant of it, if not its default")
-
-
-def _selected(options: argparse.Namespace) -> list[BackendSpec]:
-    """Return the spec that --backend and --variant choose, or all where no backend is named."""
-    from images.specfile import find_spec, load_specs
-
-    if options.variant and not options.backend:
-        raise UserError("--variant: needs a backend", "add --backend NAME")
-    specs = load_specs()
-    return [find_spec(options.backend, specs, options.variant)] if options.backend else list(specs.values())
-
-
 def run_list(given: list[str]) -> None:
     """`build.py list`: what there is."""
     parser = Parser(prog="build.py list", description=run_list.__doc__, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="for programs")
-    _add_selection(parser)
+    add_selection(parser)
     options = parser.parse_args(given)
 
     from images.listing import rows, table
 
-    found = rows(_selected(options))
+    found = rows(selected(options))
     print(json.dumps(found, indent=2) if options.json else table(found))
 
 
 def run_lock(given: list[str]) -> None:
     """`build.py lock`: resolve to hashes."""
     parser = Parser(prog="build.py lock", description=run_lock.__doc__, allow_abbrev=False)
-    _add_selection(parser)
+    add_selection(parser)
     parser.add_argument("--tools", action="store_true", help="lock what build.py itself needs")
     parser.add_argument("--check", action="store_true", help="write nothing: is the lock from this spec?")
     parser.add_argument("--upgrade", action="append", default=[], metavar="PKG", help="let this package move")
     parser.add_argument("--wheelhouse", type=Path, metavar="DIR", help="wheels to read hashes from")
     parser.add_argument("--index-url", metavar="URL", help="the package index to use instead of uv's default")
+    parser.add_argument(
+        "--resolve-base", action="store_true", help="ask the registry for the base's digest first"
+    )
+    add_mirror(parser)
     options = parser.parse_args(given)
     everything = options.check and not options.backend and not options.tools
     if bool(options.backend) == options.tools and not everything:
         parser.error("give either --backend NAME or --tools; --check alone checks all locks")
+    if options.resolve_base and (options.check or options.tools):
+        parser.error("--resolve-base writes the spec of a backend: it goes with neither --check nor --tools")
 
     from images import lock
+    from images.basedigest import resolve_base
 
     if everything:
-        lines = lock.check_all(_selected(options))
+        lines = lock.check_all(selected(options))
     elif options.tools:
         lines = [lock.check_tools()] if options.check else lock.lock_tools(options.upgrade, options.index_url)
     else:
-        (spec,) = _selected(options)
+        (spec,) = selected(options)
         if options.check:
             lines = [lock.check_backend(spec)]
         else:
-            lines = lock.lock_backend(spec, options.upgrade, options.wheelhouse, options.index_url)
+            lines = resolve_base(spec, options.mirror) if options.resolve_base else []
+            (spec,) = selected(options)
+            lines += lock.lock_backend(spec, options.upgrade, options.wheelhouse, options.index_url)
     print("\n".join(lines))
 
 
@@ -234,12 +219,12 @@ def run_render(given: list[str]) -> None:
     parser.add_argument(
         "--check", action="store_true", help="write nothing, show the difference, exit 1 if any"
     )
-    _add_selection(parser)
+    add_selection(parser)
     options = parser.parse_args(given)
 
     from images import render
 
-    files = render.render_all(_selected(options))
+    files = render.render_all(selected(options))
     whole = None if options.backend else render.RENDERED
     if options.check:
         render.check(files, whole)
@@ -264,21 +249,14 @@ def run_matrix(given: list[str]) -> None:
     from images import matrix
     from images.specfile import load_specs
 
-    if options.rules:
-        print(matrix.rules())
-        return
-    found = matrix.rows(load_specs().values())
-    if options.update:
-        changed = matrix.update(options.update, matrix.table(found))
-        print(f"{options.update}: {'updated' if changed else 'up to date'}")
-    else:
-        print(json.dumps(found, indent=2) if options.json else matrix.table(found))
+    specs = load_specs().values()
+    print(matrix.rules() if options.rules else matrix.show(specs, options.json, options.update))
 
 
 def run_build_info(given: list[str]) -> None:
     """`build.py build-info`: describe a virtual environment made from a lock."""
     parser = Parser(prog="build.py build-info", description=run_build_info.__doc__, allow_abbrev=False)
-    _add_selection(parser)
+    add_selection(parser)
     parser.add_argument("--prefix", type=Path, metavar="VENV", required=True, help="the environment's folder")
     options = parser.parse_args(given)
     if not options.backend:
@@ -286,7 +264,7 @@ def run_build_info(given: list[str]) -> None:
 
     from images.build import build_info_for
 
-    (spec,) = _selected(options)
+    (spec,) = selected(options)
     print(build_info_for(spec, options.prefix))
 
 

@@ -72,7 +72,8 @@ def _check_base(spec: BackendSpec, options: BuildOptions) -> None:
         return
     where = f"images/backends/{spec.name}.yaml: base.digest of {spec.image}"
     message = f"{where}: no digest of {spec.base.reference} is known"
-    hint = f"`docker buildx imagetools inspect {spec.base.reference}` tells it; or --allow-unresolved-base"
+    hint = f"python build.py lock {spec.selection} --resolve-base, where its registry answers; "
+    hint += "or --base-image REF, or --allow-unresolved-base"
     raise UserError(message, hint, EXIT_CONFIG)
 
 

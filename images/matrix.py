@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,14 @@ HEADINGS = (
     "Base",
     "Shown to work",
 )
+
+
+def show(specs: Iterable[BackendSpec], as_json: bool, page: Path | None) -> str:
+    """Return the matrix as text or JSON, or write it into a page and return what was done."""
+    found = rows(specs)
+    if page:
+        return f"{page}: {'updated' if update(page, table(found)) else 'up to date'}"
+    return json.dumps(found, indent=2) if as_json else table(found)
 
 
 def rows(specs: Iterable[BackendSpec]) -> list[dict[str, Any]]:

@@ -92,7 +92,16 @@ def test_a_wrong_word_gets_a_suggestion_and_exit_64(arguments: list[str], hint: 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["lock"], ["lock", "--backend=cpu", "--tools"], ["--output=tar:x", "--backend=cpu"]]
+    "arguments",
+    [
+        ["lock"],
+        ["lock", "--backend=cpu", "--tools"],
+        ["lock", "--check", "--resolve-base"],
+        ["lock", "--variant=a3", "--check"],
+        ["matrix", "--rules", "--update=x"],
+        ["build-info", "--prefix=x"],
+        ["--output=tar:x", "--backend=cpu"],
+    ],
 )
 def test_options_that_make_no_sense_are_usage_errors(arguments: list[str]) -> None:
     assert run(*arguments).returncode == 64
