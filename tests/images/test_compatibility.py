@@ -213,6 +213,23 @@ def test_a_set_that_cannot_be_mended_by_the_table_says_so() -> None:
     assert clash.cure.startswith("no consistent set is known: see images/backends/compatibility")
 
 
+def test_a_set_that_only_moves_the_clash_is_not_offered() -> None:
+    one, two = (
+        TypeAdapter(Relation).validate_python(
+            {
+                **RELATION,
+                "key": [name],
+                "keep": ["b", name],
+                "rows": [{"when": {name: "1"}, "needs": {"b": wanted}}],
+            }
+        )
+        for name, wanted in (("a", "1"), ("c", "2"))
+    )
+    (clash,) = clashes([Fact("a", "1", 1), Fact("b", "2", 2), Fact("c", "1", 3)], [one, two])
+    assert clash.what.startswith("is 2, but a 1 needs b 1")
+    assert clash.cure.startswith("no consistent set is known")
+
+
 @pytest.mark.parametrize(
     "change",
     [{"keep": ["a"]}, {"rows": [{"when": {"a": "latest"}, "needs": {"b": "1"}}]}, {"confidence": "X"}],

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
+import subprocess
+import sys
 import threading
 import zipfile
-from fnmatch import fnmatch
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import yaml
 from build_command import ROOT, BuildCommand
 
 from images import lock, lockfile, wheels
@@ -43,99 +42,6 @@ def make_wheel(folder: Path, python: str = "cp311", requires: list[str] | None =
 
 def known(python: str = "cp311", sha256: str = "a" * 64) -> WheelHash:
     return WheelHash(python=python, architecture="x86_64", sha256=sha256, source="somewhere", confidence="T")
-
-
-@pytest.mark.parametrize("image", IMAGES)
-def test_the_committed_lock_belongs_to_its_spec(image: str) -> None:
-    assert lockfile.lock_status(load_specs()[image])[0] == lockfile.LOCKED
-
-
-def test_there_is_no_lock_of_an_image_that_no_spec_makes() -> None:
-    assert {path.parent.name for path in lockfile.LOCKS.glob("*/requirements.txt")} == {*IMAGES, "tools"}
-
-
-def test_all_images_have_one_python_stack() -> None:
-    """What several locks have, they have at one version; torch and its own are each backend's."""
-    versions: dict[str, set[str]] = {}
-    for image in IMAGES:
-        lock = lockfile.read_lock(image)
-        assert lock
-        for pin in lock.pins:
-            versions.setdefault(pin.name, set()).add(pin.version)
-    assert sorted(name for name, found in versions.items() if len(found) > 1) == [
-        "cuda-bindings",
-        "torch",
-        "triton",
-    ]
-    stack = [line.partition("==") for line in lockfile.stack_lines() if "==" in line]
-    assert len(stack) > 5
-    assert {name: versions[lockfile.normalise(name)] for name, _, _ in stack} == {
-        name: {version} for name, _, version in stack
-    }
-
-
-@pytest.mark.parametrize("image", IMAGES)
-def test_no_library_of_another_accelerator_is_in_a_lock(image: str) -> None:
-    spec, lock = load_specs()[image], lockfile.read_lock(image)
-    assert lock
-    refused = [
-        pin.name for pin in lock.pins for pattern in spec.refused_packages if fnmatch(pin.name, pattern)
-    ]
-    assert refused == []
-    assert {pin.name for pin in lock.pins} & spec.provided.keys() == set()
-
-
-def test_each_architecture_gets_the_torch_that_its_plugin_asks_for() -> None:
-    lock = lockfile.read_lock("ascend")
-    assert lock
-    found = {
-        pin.marker.partition(" and ")[0]: (pin.version, len(pin.hashes))
-        for pin in lock.pins
-        if pin.name == "torch"
-    }
-    assert found == {
-        "platform_machine == 'aarch64'": ("2.10.0", 1),
-        "platform_machine == 'x86_64'": ("2.10.0+cpu", 1),
-    }
-
-
-def test_torch_is_locked_to_one_file_per_python_and_architecture() -> None:
-    """The index has a rebuilt wheel of 2.10.0 beside the first one: only one of them is meant."""
-    lock = lockfile.read_lock("cuda")
-    assert lock
-    (torch,) = [pin for pin in lock.pins if pin.name == "torch"]
-    assert torch.hashes == ("98c01b8bb5e3240426dcde1446eed6f40c778091c8544767ef1168fc663a05a6",)
-
-
-def test_the_tools_lock_belongs_to_its_list() -> None:
-    assert "from this list" in lock.check_tools()
-
-
-def test_tools_and_cpu_agree_on_every_package_that_both_have() -> None:
-    tools = {pin.name: pin.version for pin in parse_requirements(lock.TOOLS.read_text(encoding="utf-8"))}
-    cpu = {pin.name: pin.version for pin in parse_requirements(REQUIREMENTS.read_text(encoding="utf-8"))}
-    common = tools.keys() & cpu.keys()
-    assert len(common) > 5
-    assert {name: tools[name] for name in common} == {name: cpu[name] for name in common}
-
-
-@pytest.mark.parametrize("name", [*IMAGES, "tools"])
-def test_a_lock_holds_no_address_no_path_and_no_unhashed_line(name: str) -> None:
-    text = (ROOT / "images/locks" / name / "requirements.txt").read_text(encoding="utf-8")
-    body = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    assert not re.search(r"://|--index|--find-links|file:|^-|/\w+/", body)
-    pins = parse_requirements(text)
-    assert len(pins) > 10
-    assert all(pin.hashes and pin.version for pin in pins)
-
-
-@pytest.mark.parametrize("image", IMAGES)
-@pytest.mark.parametrize("machine", ["aarch64", "x86_64"])
-def test_a_lock_names_one_version_of_each_package(image: str, machine: str) -> None:
-    text = (ROOT / "images/locks" / image / "requirements.txt").read_text(encoding="utf-8")
-    others = {"aarch64", "x86_64"} - {machine}
-    names = [pin.name for pin in parse_requirements(text) if not any(other in pin.marker for other in others)]
-    assert len(names) == len(set(names))
 
 
 def test_pins_survive_writing_and_reading() -> None:
@@ -275,12 +181,40 @@ def test_markers_keep_only_what_differs_from_the_environments() -> None:
     ]
 
 
-def test_lock_yaml_tells_the_source_of_each_hash() -> None:
-    data = yaml.safe_load((ROOT / "images/locks/cpu/lock.yaml").read_text(encoding="utf-8"))
-    assert {(item["python"], item["architecture"]) for item in data["wheels"]} == {
-        (f"cp3{minor}", machine) for minor in (10, 11, 12) for machine in ("x86_64", "aarch64")
-    }
-    assert all(item["source"] and item["confidence"] in "VPTI" for item in data["wheels"])
+def test_the_resolver_is_asked_for_each_architecture_s_own_torch() -> None:
+    """2.10.0+cpu satisfies ==2.10.0: without the exclusion both architectures would get it."""
+    request = lock._request(load_specs()["ascend"], [], None)
+    own = [
+        "torch==2.10.0,!=2.10.0+cpu ; platform_machine == 'aarch64'",
+        "torch==2.10.0+cpu ; platform_machine == 'x86_64'",
+    ]
+    assert request.overrides == own
+    assert {*own, "torch-npu==2.10.0.post4", "protobuf>=3.20,<3.21"} <= set(request.requirements)
+    assert [item.version for item in request.stand_ins] == ["2.10.0+cpu"]
+    assert lock._request(load_specs()["cuda"], [], None).overrides == []
+
+
+def test_of_the_index_s_files_only_those_of_the_spec_are_locked_if_it_names_them_all() -> None:
+    spec = load_specs()["cuda"]
+    listed = Pin("torch", "2.10.0", "", ("a" * 64, "b" * 64))
+    assert lock._with_hashes(listed, spec, {("torch", "2.10.0"): [known("cp312")]}).hashes == ("a" * 64,)
+    partly = [known("cp312"), known("cp311", UNRESOLVED)]
+    assert lock._with_hashes(listed, spec, {("torch", "2.10.0"): partly}) == listed
+    with pytest.raises(UserError, match="the index does not list c"):
+        lock._with_hashes(listed, spec, {("torch", "2.10.0"): [known("cp312", "c" * 64)]})
+
+
+def test_other_locks_are_preferred_where_there_is_no_own_pin(tree_build_py: BuildCommand) -> None:
+    """So a new image gets the versions that the others have, not the newest of the day."""
+    shutil.rmtree(tree_build_py.tree / "images/locks/cuda")
+    code = "from images.lock import _preferred; print(_preferred('cuda'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tree_build_py.tree, capture_output=True, text=True, check=True
+    )
+    found = {pin.name: pin.version for pin in parse_requirements(done.stdout)}
+    cpu = {pin.name: pin.version for pin in parse_requirements(REQUIREMENTS.read_text(encoding="utf-8"))}
+    common = cpu.keys() - {"torch"}
+    assert {name: found[name] for name in common} == {name: cpu[name] for name in common}
 
 
 @pytest.mark.slow
