@@ -79,6 +79,19 @@ def test_a_torch_of_another_version_or_build_fails(build: Callable[..., BuildInf
         installed.torch_is_expected(build(torch=wanted))
 
 
+def test_a_label_of_torch_s_own_is_no_other_version_but_the_lock_s_label_must_be_there(
+    build: Callable[..., BuildInfo],
+) -> None:
+    """The registry's 2.10.0 says 2.10.0+cu128, and on aarch64 2.10.0+cpu; the lock has no label."""
+    import torch
+
+    plain = torch.__version__.partition("+")[0]
+    own = build_content()["torch"]
+    assert plain in installed.torch_is_expected(build(torch=own | {"version": plain, "by_architecture": {}}))
+    with pytest.raises(CheckFailed, match=r"version is .*, .*\+other is expected"):
+        installed.torch_is_expected(build(torch=own | {"version": f"{plain}+other", "by_architecture": {}}))
+
+
 def test_without_a_build_the_lock_checks_are_skipped_not_passed() -> None:
     for check in (
         installed.versions_equal_lock,
