@@ -29,6 +29,12 @@ class Sources:
             secrets["pip"] = folder / "pip.conf"
             secrets["pip"].write_text(settings, encoding="utf-8")
             secrets["pip"].chmod(0o600)
+        archive = spec.system_packages.archive if spec.system_packages else ""
+        if spec.system_packages and mirrored(archive, self.mirrors) != archive:
+            secrets["apt"] = folder / "apt.list"
+            lines = spec.system_packages.source_lines(mirrored(archive, self.mirrors))
+            secrets["apt"].write_text("\n".join(lines) + "\n", encoding="utf-8")
+            secrets["apt"].chmod(0o600)
         return secrets
 
     def pip_settings(self, spec: BackendSpec) -> str:
