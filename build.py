@@ -18,6 +18,7 @@ COMMANDS_HELP = """commands (each has its own --help):
   list         backends, aliases, versions and the state of their locks
   lock         resolve a backend, or build.py's own tools, to hashes
   render       write everything under images/rendered/
+  lint         house rules on specs, locks and rendered files
   build-info   describe a virtual environment that was made from a lock"""
 
 
@@ -62,7 +63,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _command(name: str) -> Callable[[list[str]], None]:
-    commands = {"list": run_list, "lock": run_lock, "render": run_render, "build-info": run_build_info}
+    commands = {
+        "list": run_list,
+        "lock": run_lock,
+        "render": run_render,
+        "lint": run_lint,
+        "build-info": run_build_info,
+    }
     if name in commands:
         return commands[name]
     close = difflib.get_close_matches(name, commands, n=1)
@@ -218,6 +225,21 @@ def run_render(given: list[str]) -> None:
     else:
         changed = render.write(files)
         print(f"rendered {len(files)} files, {len(changed)} changed")
+
+
+def run_lint(given: list[str]) -> None:
+    """`build.py lint`: house rules on specs, locks and rendered files."""
+    from images.lint import RULES, require_clean
+
+    parser = Parser(
+        prog="build.py lint",
+        description=run_lint.__doc__,
+        epilog="\n".join(f"  {name:<20} {rule}" for name, rule in RULES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.parse_args(given)
+    print(require_clean())
 
 
 def run_build_info(given: list[str]) -> None:

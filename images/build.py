@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from images import render
 from images.context import Revision, prepare, revision
 from images.errors import EXIT_CONFIG, UserError
+from images.lint import require_clean
 from images.lockfile import Lock, require_fresh
 from images.sources import Sources, base_address
 from images.spec import UNRESOLVED, BackendSpec
@@ -44,6 +45,7 @@ def build(spec: BackendSpec, options: BuildOptions) -> None:
     lock = require_fresh(spec)
     _render(spec)
     _check_base(spec, options)
+    _say(require_clean(spec.name))
     engine = _connect(spec)
     _check_architecture(spec, lock, engine.architecture)
     tags = options.tags or [f"isotune:{spec.name}-{lock.lock_id}", f"isotune:{spec.name}"]
