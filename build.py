@@ -10,29 +10,21 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError
+from images.options import Parser, add_source_options, sources_from
+
+if TYPE_CHECKING:
+    from images.build import BuildOptions
 
 COMMANDS_HELP = """commands (each has its own --help):
   list         backends, aliases, versions and the state of their locks
   lock         resolve a backend, or build.py's own tools, to hashes
   render       write everything under images/rendered/
   lint         house rules on specs, locks and rendered files
+  wheelhouse   collect every wheel of a lock for a build without a network
   build-info   describe a virtual environment that was made from a lock"""
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with our way of saying what is wrong and what was meant."""
-
-    def error(self, message: str) -> NoReturn:
-        hint = f"{self.prog} --help"
-        if message.startswith("unrecognized arguments: "):
-            wrong = message.partition(": ")[2].split()[0]
-            options = [option for action in self._actions for option in action.option_strings]
-            close = difflib.get_close_matches(wrong.partition("=")[0], options, n=1)
-            hint = f"did you mean {close[0]}?" if close else hint
-        raise UserError(f"{self.prog}: {message}", hint, EXIT_USAGE)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,6 +60,7 @@ def _command(name: str) -> Callable[[list[str]], None]:
         "lock": run_lock,
         "render": run_render,
         "lint": run_lint,
+        "wheelhouse": run_wheelhouse,
         "build-info": run_build_info,
     }
     if name in commands:
@@ -94,19 +87,21 @@ def run_build(given: list[str]) -> None:
     if not options.backend:
         parser.error("--backend is missing")
 
-    from images.build import BuildOptions, build
-    from images.sources import Sources, check_sources, parse_mirrors
+    from images.build import build
     from images.specfile import find_spec, load_specs
 
-    sources = Sources(
-        options.wheelhouse,
-        options.index_url,
-        options.extra_index_url,
-        parse_mirrors(options.mirror),
-        options.ca_bundle,
-    )
-    check_sources(sources)
-    chosen = BuildOptions(
+    chosen = _chosen(options)
+    build(find_spec(options.backend, load_specs()), chosen)
+
+
+def _chosen(options: argparse.Namespace) -> BuildOptions:
+    from images.build import BuildOptions
+
+    if options.network == "none" and not options.wheelhouse:
+        raise UserError(
+            "--network none: there is no --wheelhouse", "build.py wheelhouse makes one", EXIT_USAGE
+        )
+    return BuildOptions(
         options.tag,
         options.output,
         options.push,
@@ -115,9 +110,8 @@ def run_build(given: list[str]) -> None:
         options.base_image,
         options.allow_unresolved_base,
         options.network,
-        sources,
+        sources_from(options),
     )
-    build(find_spec(options.backend, load_specs()), chosen)
 
 
 def _add_build_options(parser: argparse.ArgumentParser) -> None:
@@ -141,23 +135,9 @@ def _add_build_options(parser: argparse.ArgumentParser) -> None:
     add("--no-cache", action="store_true", help="repeat every step")
     add("--base-image", metavar="REF", help="another base image; the image is labelled so")
     add("--allow-unresolved-base", action="store_true", help="build on a base whose digest is not known")
-    add("--wheelhouse", type=Path, metavar="DIR", help="a folder of wheels to install from")
-    add("--index-url", metavar="URL", help="the package index to use instead of pip's default")
-    add("--extra-index-url", action="append", default=[], metavar="URL", help="a further package index")
-    add(
-        "--mirror",
-        action="append",
-        default=[],
-        metavar="HOST=HOST",
-        help="ask another host: registry or index",
-    )
-    add(
-        "--ca-bundle",
-        type=Path,
-        metavar="FILE",
-        help="certificates of a TLS proxy (PEM): a secret of the build",
-    )
-    add("--network", choices=["host"], help="let build steps use the host's network")
+    add_source_options(parser)
+    network = "let build steps use the host's network, or none: then --wheelhouse must have every wheel"
+    add("--network", choices=["host", "none"], help=network)
 
 
 def _oci_path(text: str) -> Path:
@@ -240,6 +220,40 @@ def run_lint(given: list[str]) -> None:
     )
     parser.parse_args(given)
     print(require_clean())
+
+
+def run_wheelhouse(given: list[str]) -> None:
+    """`build.py wheelhouse`: collect every wheel of a lock, each compared by hash."""
+    parser = Parser(prog="build.py wheelhouse", description=run_wheelhouse.__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="where the wheels go; what is there already is kept")
+    add("--backend", metavar="NAME", required=True, help="whose lock")
+    architecture = "x86_64 or aarch64 (default: this machine's, if the backend has it)"
+    add("--architecture", action="append", default=[], metavar="NAME", help=architecture)
+    add("--python", metavar="VERSION", help="for a virtual environment with another Python of the lock")
+    add("--check", action="store_true", help="fetch nothing: is the folder complete?")
+    add_source_options(parser)
+    options = parser.parse_args(given)
+
+    from images import wheelhouse
+    from images.lockfile import require_fresh
+    from images.machine import machines
+    from images.specfile import find_spec, load_specs
+
+    spec = find_spec(options.backend, load_specs())
+    lock, sources = require_fresh(spec), sources_from(options)
+    faults = []
+    for machine in machines(spec, options.architecture, options.python):
+        try:
+            if options.check:
+                state = wheelhouse.require_complete(spec, lock, options.folder, machine)
+            else:
+                state = wheelhouse.collect(spec, lock, options.folder, machine, sources)
+            print(wheelhouse.summary(state, spec, machine, options.folder))
+        except UserError as error:
+            faults.append(error)
+    if faults:
+        raise UserError("\n".join(e.message for e in faults), faults[0].hint, faults[0].exit_code)
 
 
 def run_build_info(given: list[str]) -> None:

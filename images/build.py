@@ -15,8 +15,10 @@ from images.context import Revision, prepare, revision
 from images.errors import EXIT_CONFIG, UserError
 from images.lint import require_clean
 from images.lockfile import Lock, require_fresh
+from images.machine import Machine
 from images.sources import Sources, base_address
 from images.spec import UNRESOLVED, BackendSpec
+from images.wheelhouse import require_complete, wanted
 
 if TYPE_CHECKING:
     from images.engine import Engine
@@ -47,7 +49,7 @@ def build(spec: BackendSpec, options: BuildOptions) -> None:
     _check_base(spec, options)
     _say(require_clean(spec.name))
     engine = _connect(spec)
-    _check_architecture(spec, lock, engine.architecture)
+    _check_architecture(spec, options, lock, engine.architecture)
     tags = options.tags or [f"isotune:{spec.name}-{lock.lock_id}", f"isotune:{spec.name}"]
     with tempfile.TemporaryDirectory(prefix="isotune-build-") as folder:
         _run(spec, options, engine, tags, Path(folder))
@@ -77,21 +79,16 @@ def _check_base(spec: BackendSpec, options: BuildOptions) -> None:
     raise UserError(message, hint, EXIT_CONFIG)
 
 
-def _check_architecture(spec: BackendSpec, lock: Lock, architecture: str) -> None:
+def _check_architecture(spec: BackendSpec, options: BuildOptions, lock: Lock, architecture: str) -> None:
     """Refuse what cannot succeed, before minutes are spent on it."""
     if architecture not in spec.architectures:
         message = f"engine: it is {architecture}, {spec.name} is for {', '.join(spec.architectures)}"
         raise UserError(message, "use an engine on such a host", EXIT_CONFIG)
-    tag = "cp" + spec.python.version.replace(".", "")
-    where = f"images/locks/{spec.name}: {tag} {architecture}"
-    faults = [
-        f"{where}: no hash is known of {item['distribution']} {item['version']}"
-        for item in lock.wheels
-        if (item["python"], item["architecture"], item["sha256"]) == (tag, architecture, UNRESOLVED)
-    ]
-    if faults:
-        hint = f"python build.py lock --backend {spec.name} --wheelhouse DIR, with the wheel in DIR"
-        raise UserError("\n".join(faults), hint, EXIT_CONFIG)
+    machine = Machine(spec.python.version, architecture)
+    wanted(spec, lock, machine)
+    if options.network == "none" and options.sources.wheelhouse:
+        state = require_complete(spec, lock, options.sources.wheelhouse, machine)
+        _say(f"{options.sources.wheelhouse}: all {len(state.found)} wheels are there, compared by hash")
 
 
 def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[str], folder: Path) -> None:
