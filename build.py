@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from images.commands import run_lint, run_wheelhouse
 from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError
 from images.options import Parser, add_source_options, sources_from
 
@@ -24,6 +25,7 @@ COMMANDS_HELP = """commands (each has its own --help):
   render       write everything under images/rendered/
   lint         house rules on specs, locks and rendered files
   wheelhouse   collect every wheel of a lock for a build without a network
+  reproduce    build twice without a cache, compare digests, explain any difference
   build-info   describe a virtual environment that was made from a lock"""
 
 
@@ -61,6 +63,7 @@ def _command(name: str) -> Callable[[list[str]], None]:
         "render": run_render,
         "lint": run_lint,
         "wheelhouse": run_wheelhouse,
+        "reproduce": run_reproduce,
         "build-info": run_build_info,
     }
     if name in commands:
@@ -91,7 +94,9 @@ def run_build(given: list[str]) -> None:
     from images.specfile import find_spec, load_specs
 
     chosen = _chosen(options)
-    build(find_spec(options.backend, load_specs()), chosen)
+    digest = build(find_spec(options.backend, load_specs()), chosen)
+    if digest:
+        print(digest)
 
 
 def _chosen(options: argparse.Namespace) -> BuildOptions:
@@ -207,53 +212,28 @@ def run_render(given: list[str]) -> None:
         print(f"rendered {len(files)} files, {len(changed)} changed")
 
 
-def run_lint(given: list[str]) -> None:
-    """`build.py lint`: house rules on specs, locks and rendered files."""
-    from images.lint import RULES, require_clean
-
-    parser = Parser(
-        prog="build.py lint",
-        description=run_lint.__doc__,
-        epilog="\n".join(f"  {name:<20} {rule}" for name, rule in RULES.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.parse_args(given)
-    print(require_clean())
-
-
-def run_wheelhouse(given: list[str]) -> None:
-    """`build.py wheelhouse`: collect every wheel of a lock, each compared by hash."""
-    parser = Parser(prog="build.py wheelhouse", description=run_wheelhouse.__doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help="where the wheels go; what is there already is kept")
-    add("--backend", metavar="NAME", required=True, help="whose lock")
-    architecture = "x86_64 or aarch64 (default: this machine's, if the backend has it)"
-    add("--architecture", action="append", default=[], metavar="NAME", help=architecture)
-    add("--python", metavar="VERSION", help="for a virtual environment with another Python of the lock")
-    add("--check", action="store_true", help="fetch nothing: is the folder complete?")
-    add_source_options(parser)
+def run_reproduce(given: list[str]) -> None:
+    """`build.py reproduce`: two cold builds, one digest; else what differs, file by file, and exit code 1."""
+    parser = Parser(prog="build.py reproduce", description=run_reproduce.__doc__, allow_abbrev=False)
+    _add_build_options(parser)
+    against = "a digest or layout that stands for the first of the two builds"
+    parser.add_argument("--against", metavar="sha256:DIGEST|oci:PATH", help=against)
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder that keeps the layouts")
     options = parser.parse_args(given)
+    without_effect = ("render_only", "tag", "output", "push", "no_cache")
+    wrong = [f"--{name.replace('_', '-')}" for name in without_effect if getattr(options, name)]
+    if wrong or not options.backend:
+        parser.error(f"{', '.join(wrong)}: has no effect here" if wrong else "--backend is missing")
+    if options.against and not options.against.startswith(("sha256:", "oci:")):
+        parser.error(f"--against: {options.against!r} is neither sha256:DIGEST nor oci:PATH")
+    if options.keep and options.keep.exists():
+        parser.error(f"--keep: {options.keep} exists already")
 
-    from images import wheelhouse
-    from images.lockfile import require_fresh
-    from images.machine import machines
+    from images.reproduce import reproduce
     from images.specfile import find_spec, load_specs
 
     spec = find_spec(options.backend, load_specs())
-    lock, sources = require_fresh(spec), sources_from(options)
-    faults = []
-    for machine in machines(spec, options.architecture, options.python):
-        try:
-            if options.check:
-                state = wheelhouse.require_complete(spec, lock, options.folder, machine)
-            else:
-                state = wheelhouse.collect(spec, lock, options.folder, machine, sources)
-            print(wheelhouse.summary(state, spec, machine, options.folder))
-        except UserError as error:
-            faults.append(error)
-    if faults:
-        raise UserError("\n".join(e.message for e in faults), faults[0].hint, faults[0].exit_code)
+    print(reproduce(spec, _chosen(options), options.against, options.keep))
 
 
 def run_build_info(given: list[str]) -> None:

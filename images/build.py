@@ -39,11 +39,14 @@ class BuildOptions:
     sources: Sources = field(default_factory=Sources)
 
 
-def build(spec: BackendSpec, options: BuildOptions) -> None:
-    """Render, then build and tag; raises UserError with the exit code of what stands in the way."""
+def build(spec: BackendSpec, options: BuildOptions) -> str:
+    """Render, then build and tag; returns the image's digest, or nothing if only files were rendered.
+
+    Raises UserError with the exit code of what stands in the way.
+    """
     if options.render_only:
         _render(spec)
-        return
+        return ""
     lock = require_fresh(spec)
     _render(spec)
     _check_base(spec, options)
@@ -52,7 +55,7 @@ def build(spec: BackendSpec, options: BuildOptions) -> None:
     _check_architecture(spec, options, lock, engine.architecture)
     tags = options.tags or [f"isotune:{spec.name}-{lock.lock_id}", f"isotune:{spec.name}"]
     with tempfile.TemporaryDirectory(prefix="isotune-build-") as folder:
-        _run(spec, options, engine, tags, Path(folder))
+        return _run(spec, options, engine, tags, Path(folder))
 
 
 def _render(spec: BackendSpec) -> None:
@@ -91,7 +94,7 @@ def _check_architecture(spec: BackendSpec, options: BuildOptions, lock: Lock, ar
         _say(f"{options.sources.wheelhouse}: all {len(state.found)} wheels are there, compared by hash")
 
 
-def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[str], folder: Path) -> None:
+def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[str], folder: Path) -> str:
     from images.engine import BuildRequest
 
     source = revision()
@@ -119,7 +122,7 @@ def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[st
     for tag in tags if options.push else []:
         engine.push(tag)
         _say(f"pushed {tag}")
-    print(digest)
+    return digest
 
 
 def _arguments(spec: BackendSpec, options: BuildOptions, source: Revision, engine: Engine) -> dict[str, str]:
