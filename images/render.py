@@ -95,6 +95,7 @@ def _values(spec: BackendSpec, lock: Lock | None) -> dict[str, Any]:
         "banner": BANNER.format(name=spec.name),
         "spec": spec,
         "base": spec.base.reference if unresolved else f"{spec.base.reference}@{spec.base.digest}",
+        "provided": "".join(f" '{name}=={version}'" for name, version in sorted(spec.provided.items())),
         "apt_lines": spec.system_packages.source_lines() if spec.system_packages else [],
         "isotune": isotune_version(),
         "lock_id": lock.lock_id if lock else "missing",

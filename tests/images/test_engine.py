@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,8 @@ from typing import IO
 import pytest
 from build_command import BuildCommand, Image
 from conftest import SECRET
+
+from images.layout import compare
 
 pytestmark = pytest.mark.engine
 
@@ -270,8 +273,45 @@ def test_the_engine_finds_no_fault_in_a_rendered_dockerfile(build_options: list[
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_proxy_s_settings_reach_the_steps_of_a_build(cpu_image: Image, tmp_path: Path) -> None:
+    """So the search for them in every layer, above, looks for something that was there."""
+    base = next(option for option in cpu_image.options if option.startswith("--base-image=")).partition("=")[
+        2
+    ]
+    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN echo seen $NO_PROXY\n", encoding="utf-8")
+    command = ["docker", "buildx", "build", "--progress=plain", "--no-cache", "--output=type=cacheonly", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert f"seen {SECRET}.example.org" in done.stderr
+
+
 @pytest.mark.slow
-def test_two_cold_builds_give_the_same_digest(cpu_image: Image) -> None:
-    cold = cpu_image.build_again("--no-cache")
-    assert cold.returncode == 0, cold.stderr
-    assert cold.stdout.strip() == cpu_image.digest
+def test_a_cold_build_from_a_wheelhouse_without_a_network_gives_the_same_digest(
+    cpu_image: Image, tmp_path: Path
+) -> None:
+    """Cold, cut off, and the wheels from a folder that was filled before: still the image that was built."""
+    wheels = tmp_path / "wheels"
+    given = [option for option in cpu_image.options if not option.startswith(("--tag", "--network"))]
+    sources = [option for option in given if not option.startswith("--base-image")]
+    collected = cpu_image.build("wheelhouse", *sources, wheels)
+    assert collected.returncode == 0, collected.stderr
+    assert SECRET not in collected.stdout + collected.stderr
+    options = [option for option in given if not option.startswith(("--wheelhouse", "--index", "--ca"))]
+    options += ["--network=none", f"--wheelhouse={wheels}", f"--against={cpu_image.digest}"]
+    done = cpu_image.build("reproduce", *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"cpu: a cold build gives {cpu_image.digest}\n"
+
+
+def test_a_difference_of_two_real_layouts_is_found(build_options: list[str], tmp_path: Path) -> None:
+    """As BuildKit writes them, compressed; a mode that differs in the second."""
+    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY a b /opt/\n", encoding="utf-8")
+    for name, mode in (("first", 0o644), ("second", 0o755)):
+        for file in ("a", "b"):
+            (tmp_path / file).write_text("same", encoding="utf-8")
+            os.utime(tmp_path / file, (1000, 1000))
+        (tmp_path / "b").chmod(mode)
+        output = f"--output=type=oci,tar=false,dest={tmp_path / name},rewrite-timestamp=true"
+        command = ["docker", "buildx", "build", "--provenance=false", "--build-arg=SOURCE_DATE_EPOCH=1000"]
+        subprocess.run([*command, output, "."], cwd=tmp_path, capture_output=True, check=True)
+    found = [str(difference) for difference in compare(tmp_path / "first", tmp_path / "second")]
+    assert found == ["layer 1: opt/b: mode: 0644, 0755"]
