@@ -55,5 +55,5 @@ def _error(spec: BackendSpec, digests: tuple[str, str], found: list[Difference],
     if not known:
         return UserError(message, "--against oci:PATH compares file by file", EXIT_CHECK_FAILED)
     places = {difference.where for difference in found}
-    message += f": {len(found)} differences in {len(places)} places"
+    message += f": {len(found)} differing, in {len(places)} layers or places"
     return UserError(message, HINT, EXIT_CHECK_FAILED)
