@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from images.commands import run_lint, run_wheelhouse
 from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError
 from images.options import Parser, add_source_options, sources_from
+from images.selection import add_mirror, add_selection, selected
 
 if TYPE_CHECKING:
     from images.build import BuildOptions
@@ -26,6 +27,7 @@ COMMANDS_HELP = """commands (each has its own --help):
   lint         house rules on specs, locks and rendered files
   wheelhouse   collect every wheel of a lock for a build without a network
   reproduce    build twice without a cache, compare digests, explain any difference
+  matrix       what goes with what, and what was shown to work
   build-info   describe a virtual environment that was made from a lock"""
 
 
@@ -64,6 +66,7 @@ def _command(name: str) -> Callable[[list[str]], None]:
         "lint": run_lint,
         "wheelhouse": run_wheelhouse,
         "reproduce": run_reproduce,
+        "matrix": run_matrix,
         "build-info": run_build_info,
     }
     if name in commands:
@@ -91,10 +94,10 @@ def run_build(given: list[str]) -> None:
         parser.error("--backend is missing")
 
     from images.build import build
-    from images.specfile import find_spec, load_specs
 
     chosen = _chosen(options)
-    digest = build(find_spec(options.backend, load_specs()), chosen)
+    (spec,) = selected(options)
+    digest = build(spec, chosen)
     if digest:
         print(digest)
 
@@ -121,14 +124,14 @@ def _chosen(options: argparse.Namespace) -> BuildOptions:
 
 def _add_build_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--backend", metavar="NAME", help="which backend: see `build.py list`")
+    add_selection(parser)
     add("--render-only", action="store_true", help="write the files, build nothing")
     add(
         "--tag",
         action="append",
         default=[],
         metavar="REF",
-        help="name of the image, instead of isotune:<backend>",
+        help="name of the image, instead of isotune:<image>",
     )
     add(
         "--output",
@@ -156,39 +159,50 @@ def run_list(given: list[str]) -> None:
     """`build.py list`: what there is."""
     parser = Parser(prog="build.py list", description=run_list.__doc__, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="for programs")
+    add_selection(parser)
     options = parser.parse_args(given)
 
     from images.listing import rows, table
-    from images.specfile import load_specs
 
-    found = rows(load_specs().values())
+    found = rows(selected(options))
     print(json.dumps(found, indent=2) if options.json else table(found))
 
 
 def run_lock(given: list[str]) -> None:
     """`build.py lock`: resolve to hashes."""
     parser = Parser(prog="build.py lock", description=run_lock.__doc__, allow_abbrev=False)
-    parser.add_argument("--backend", metavar="NAME", help="which backend")
+    add_selection(parser)
     parser.add_argument("--tools", action="store_true", help="lock what build.py itself needs")
     parser.add_argument("--check", action="store_true", help="write nothing: is the lock from this spec?")
     parser.add_argument("--upgrade", action="append", default=[], metavar="PKG", help="let this package move")
     parser.add_argument("--wheelhouse", type=Path, metavar="DIR", help="wheels to read hashes from")
     parser.add_argument("--index-url", metavar="URL", help="the package index to use instead of uv's default")
+    parser.add_argument(
+        "--resolve-base", action="store_true", help="ask the registry for the base's digest first"
+    )
+    add_mirror(parser)
     options = parser.parse_args(given)
-    if bool(options.backend) == options.tools:
-        parser.error("give either --backend NAME or --tools")
+    everything = options.check and not options.backend and not options.tools
+    if bool(options.backend) == options.tools and not everything:
+        parser.error("give either --backend NAME or --tools; --check alone checks all locks")
+    if options.resolve_base and (options.check or options.tools):
+        parser.error("--resolve-base writes the spec of a backend: it goes with neither --check nor --tools")
 
     from images import lock
-    from images.specfile import find_spec, load_specs
+    from images.basedigest import resolve_base
 
-    if options.tools:
+    if everything:
+        lines = lock.check_all(selected(options))
+    elif options.tools:
         lines = [lock.check_tools()] if options.check else lock.lock_tools(options.upgrade, options.index_url)
     else:
-        spec = find_spec(options.backend, load_specs())
+        (spec,) = selected(options)
         if options.check:
             lines = [lock.check_backend(spec)]
         else:
-            lines = lock.lock_backend(spec, options.upgrade, options.wheelhouse, options.index_url)
+            lines = resolve_base(spec, options.mirror) if options.resolve_base else []
+            (spec,) = selected(options)
+            lines += lock.lock_backend(spec, options.upgrade, options.wheelhouse, options.index_url)
     print("\n".join(lines))
 
 
@@ -198,17 +212,18 @@ def run_render(given: list[str]) -> None:
     parser.add_argument(
         "--check", action="store_true", help="write nothing, show the difference, exit 1 if any"
     )
+    add_selection(parser)
     options = parser.parse_args(given)
 
     from images import render
-    from images.specfile import load_specs
 
-    files = render.render_all(load_specs().values())
+    files = render.render_all(selected(options))
+    whole = None if options.backend else render.RENDERED
     if options.check:
-        render.check(files)
+        render.check(files, whole)
         print(f"{len(files)} rendered files are up to date")
     else:
-        changed = render.write(files)
+        changed = render.write(files, whole)
         print(f"rendered {len(files)} files, {len(changed)} changed")
 
 
@@ -230,23 +245,43 @@ def run_reproduce(given: list[str]) -> None:
         parser.error(f"--keep: {options.keep} exists already")
 
     from images.reproduce import reproduce
-    from images.specfile import find_spec, load_specs
 
-    spec = find_spec(options.backend, load_specs())
+    (spec,) = selected(options)
     print(reproduce(spec, _chosen(options), options.against, options.keep))
+
+
+def run_matrix(given: list[str]) -> None:
+    """`build.py matrix`: what goes with what, and what was shown to work."""
+    parser = Parser(prog="build.py matrix", description=run_matrix.__doc__, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--rules", action="store_true", help="the table of versions that go together, with sources"
+    )
+    parser.add_argument("--update", type=Path, metavar="FILE", help="write it between the marks of a file")
+    options = parser.parse_args(given)
+    if options.json + options.rules + bool(options.update) > 1:
+        parser.error("give one of --json, --rules and --update")
+
+    from images import matrix
+    from images.specfile import load_specs
+
+    specs = load_specs().values()
+    print(matrix.rules() if options.rules else matrix.show(specs, options.json, options.update))
 
 
 def run_build_info(given: list[str]) -> None:
     """`build.py build-info`: describe a virtual environment made from a lock."""
     parser = Parser(prog="build.py build-info", description=run_build_info.__doc__, allow_abbrev=False)
-    parser.add_argument("--backend", metavar="NAME", required=True, help="whose lock it was made from")
+    add_selection(parser)
     parser.add_argument("--prefix", type=Path, metavar="VENV", required=True, help="the environment's folder")
     options = parser.parse_args(given)
+    if not options.backend:
+        parser.error("--backend is missing")
 
     from images.build import build_info_for
-    from images.specfile import find_spec, load_specs
 
-    print(build_info_for(find_spec(options.backend, load_specs()), options.prefix))
+    (spec,) = selected(options)
+    print(build_info_for(spec, options.prefix))
 
 
 if __name__ == "__main__":

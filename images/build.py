@@ -50,17 +50,17 @@ def build(spec: BackendSpec, options: BuildOptions) -> str:
     lock = require_fresh(spec)
     _render(spec)
     _check_base(spec, options)
-    _say(require_clean(spec.name))
+    _say(require_clean(spec.image))
     engine = _connect(spec)
     _check_architecture(spec, options, lock, engine.architecture)
-    tags = options.tags or [f"isotune:{spec.name}-{lock.lock_id}", f"isotune:{spec.name}"]
+    tags = options.tags or [f"isotune:{spec.image}-{lock.lock_id}", f"isotune:{spec.image}"]
     with tempfile.TemporaryDirectory(prefix="isotune-build-") as folder:
         return _run(spec, options, engine, tags, Path(folder))
 
 
 def _render(spec: BackendSpec) -> None:
     changed = render.write(render.render_backend(spec))
-    where = f"images/rendered/{spec.name}"
+    where = f"images/rendered/{spec.image}"
     _say(f"{where}: {'rendered' if changed else 'up to date'}")
 
 
@@ -70,22 +70,24 @@ def _connect(spec: BackendSpec) -> Engine:
     try:
         return connect()
     except UserError as error:
-        how = f"images/rendered/{spec.name} is ready: start Docker, or run this on a host that has it"
+        how = f"images/rendered/{spec.image} is ready: start Docker, or run this on a host that has it"
         raise UserError(error.message, error.hint or how, error.exit_code) from error
 
 
 def _check_base(spec: BackendSpec, options: BuildOptions) -> None:
     if spec.base.digest != UNRESOLVED or options.base_image or options.allow_unresolved_base:
         return
-    message = f"images/backends/{spec.name}.yaml: base.digest: no digest of {spec.base.reference} is known"
-    hint = f"`docker buildx imagetools inspect {spec.base.reference}` tells it; or --allow-unresolved-base"
+    where = f"images/backends/{spec.name}.yaml: base.digest of {spec.image}"
+    message = f"{where}: no digest of {spec.base.reference} is known"
+    hint = f"python build.py lock {spec.selection} --resolve-base, where its registry answers; "
+    hint += "or --base-image REF, or --allow-unresolved-base"
     raise UserError(message, hint, EXIT_CONFIG)
 
 
 def _check_architecture(spec: BackendSpec, options: BuildOptions, lock: Lock, architecture: str) -> None:
     """Refuse what cannot succeed, before minutes are spent on it."""
     if architecture not in spec.architectures:
-        message = f"engine: it is {architecture}, {spec.name} is for {', '.join(spec.architectures)}"
+        message = f"engine: it is {architecture}, {spec.image} is for {', '.join(spec.architectures)}"
         raise UserError(message, "use an engine on such a host", EXIT_CONFIG)
     machine = Machine(spec.python.version, architecture)
     wanted(spec, lock, machine)
@@ -102,9 +104,9 @@ def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[st
         _say(f"note: {source.note}")
     context = folder / "context"
     context.mkdir()
-    prepare(context, spec.name, source.epoch)
+    prepare(context, spec.image, source.epoch)
     request = BuildRequest(
-        dockerfile=context / "images" / "rendered" / spec.name / "Dockerfile",
+        dockerfile=context / "images" / "rendered" / spec.image / "Dockerfile",
         context=context,
         arguments=_arguments(spec, options, source, engine),
         metadata=folder / "metadata.json",

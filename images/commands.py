@@ -7,6 +7,7 @@ from pathlib import Path
 
 from images.errors import UserError
 from images.options import Parser, add_source_options, sources_from
+from images.selection import add_selection, selected
 
 
 def run_lint(given: list[str]) -> None:
@@ -29,7 +30,7 @@ def run_wheelhouse(given: list[str]) -> None:
     parser = Parser(prog="build.py wheelhouse", description=run_wheelhouse.__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("folder", type=Path, metavar="DIR", help="where the wheels go; what is there already is kept")
-    add("--backend", metavar="NAME", required=True, help="whose lock")
+    add_selection(parser)
     architecture = "x86_64 or aarch64 (default: this machine's, if the backend has it)"
     add("--architecture", action="append", default=[], metavar="NAME", help=architecture)
     add("--python", metavar="VERSION", help="for a virtual environment with another Python of the lock")
@@ -40,9 +41,10 @@ def run_wheelhouse(given: list[str]) -> None:
     from images import wheelhouse
     from images.lockfile import require_fresh
     from images.machine import machines
-    from images.specfile import find_spec, load_specs
 
-    spec = find_spec(options.backend, load_specs())
+    if not options.backend:
+        parser.error("--backend is missing")
+    (spec,) = selected(options)
     lock, sources = require_fresh(spec), sources_from(options)
     faults = []
     for machine in machines(spec, options.architecture, options.python):

@@ -41,13 +41,13 @@ def revision() -> Revision:
     return Revision(commit, epoch)
 
 
-def prepare(folder: Path, backend: str, epoch: int) -> None:
+def prepare(folder: Path, image: str, epoch: int) -> None:
     """Copy the context into an empty folder, laid out as in the repository: the Dockerfile fits both."""
     shutil.copytree(ROOT / "train", folder / "train", ignore=LEFT_OUT)
-    rendered = Path("images/rendered") / backend
+    rendered = Path("images/rendered") / image
     names = [Path("images") / name for name in IN_IMAGE]
-    names += [Path("images/locks") / backend / "requirements.txt"]
-    names += [rendered / path.name for path in sorted((IMAGES / "rendered" / backend).iterdir())]
+    names += [Path("images/locks") / image / "requirements.txt"]
+    names += [rendered / path.name for path in sorted((IMAGES / "rendered" / image).iterdir())]
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, folder / name)

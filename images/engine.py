@@ -119,6 +119,20 @@ def connect() -> Engine:
     return engine
 
 
+def registry_digest(reference: str) -> str:
+    """Ask a registry for the digest of a tag; raises UserError with its words if there is no answer."""
+    if not shutil.which("docker"):
+        raise UserError("base: `docker` is not installed", "install Docker's command line", EXIT_UNAVAILABLE)
+    command = ["docker", "buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}", reference]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = done.stdout.strip()
+    if done.returncode or not found.startswith("sha256:"):
+        words = (done.stderr.strip().splitlines() or ["no digest in the answer"])[-1]
+        hint = "give a registry in reach with --mirror HOST=HOST; `docker login` where it asks for it"
+        raise UserError(f"base: {reference}: {words}", hint, EXIT_UNAVAILABLE)
+    return found
+
+
 def _command(request: BuildRequest) -> list[str]:
     command = ["docker", "buildx", "build", "--progress=plain", f"--file={request.dockerfile}"]
     command += [f"--metadata-file={request.metadata}"]

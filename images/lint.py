@@ -44,32 +44,33 @@ RULES = {
 }
 
 
-def lint(images: Path = IMAGES, backend: str | None = None) -> list[str]:
-    """Return every finding below images/, or only those that concern one backend's image."""
-    found = [] if backend else [str(fault) for fault in _stacks(images)]
+def lint(images: Path = IMAGES, image: str | None = None) -> list[str]:
+    """Return every finding below images/, or only those that concern one image."""
+    found = [] if image else [str(fault) for fault in _stacks(images)]
     try:
         specs = load_specs(images / "backends")
     except UserError as error:
         specs, found = {}, [*found, *error.message.splitlines()]
     for spec in specs.values():
-        if backend in (None, spec.name):
+        if image in (None, spec.image):
             found += map(str, _spec(images, spec))
     for folder in sorted((images / "locks").glob("*")):
-        if backend in (None, folder.name):
+        if image in (None, folder.name):
             found += map(str, _lock(images, folder))
     scripts = [images / name for name in IN_IMAGE if name.endswith(".sh") and (images / name).exists()]
-    for path in [*sorted((images / "rendered").glob(f"{backend or '*'}/*")), *scripts]:
+    for path in [*sorted((images / "rendered").glob(f"{image or '*'}/*")), *scripts]:
         found += map(str, _rendered(_shown(images, path), path))
-    return found
+    # What is wrong in the main part of a spec is wrong in each of its variants: it is told once.
+    return list(dict.fromkeys(found))
 
 
-def require_clean(backend: str | None = None) -> str:
+def require_clean(image: str | None = None) -> str:
     """Return a line that says what is clean; raises UserError (1) with every finding."""
-    found = lint(backend=backend)
+    found = lint(image=image)
     if found:
         several = f"{len(found)} findings" if len(found) > 1 else "one finding"
         raise UserError("\n".join(found), f"lint: {several}; the cure stands behind each", EXIT_CHECK_FAILED)
-    return f"lint: {backend or 'specs, locks and rendered files'}: no finding by {len(RULES)} rules"
+    return f"lint: {image or 'specs, locks and rendered files'}: no finding by {len(RULES)} rules"
 
 
 def _shown(images: Path, path: Path) -> str:

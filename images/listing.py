@@ -1,4 +1,4 @@
-"""What `build.py list` shows: one row per backend."""
+"""What `build.py list` shows: one row per backend and variant."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from typing import Any
 from images.lockfile import lock_status
 from images.spec import UNRESOLVED, BackendSpec
 
-COLUMNS = ("backend", "aliases", "python", "torch", "plugin", "architectures", "lock", "digest", "base")
+COLUMNS = (
+    "image",
+    "backend",
+    "variant",
+    "aliases",
+    "python",
+    "torch",
+    "plugin",
+    "architectures",
+    "lock",
+    "digest",
+    "base",
+)
 
 
 def rows(specs: Iterable[BackendSpec]) -> list[dict[str, Any]]:
-    """Return one object per backend; a later version may add keys, none is renamed."""
+    """Return one object per backend and variant; a later version may add keys, none is renamed."""
     return [_row(spec) for spec in specs]
 
 
@@ -31,7 +43,10 @@ def table(found: list[dict[str, Any]]) -> str:
 def _row(spec: BackendSpec) -> dict[str, Any]:
     status, lock = lock_status(spec)
     return {
+        "image": spec.image,
         "backend": spec.name,
+        "variant": spec.variant,
+        "default": spec.is_default,
         "title": spec.title,
         "aliases": spec.aliases,
         "python": spec.python.version,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from images import lockfile, wheels
 from images.errors import EXIT_CHECK_FAILED, EXIT_CONFIG, EXIT_DATA, UserError
 from images.lockfile import LOCKS, REQUIREMENTS, Pin, normalise
 from images.resolve import Request, StandIn, find_uv, resolve, uv_version
-from images.spec import UNRESOLVED, BackendSpec, Torch, WheelHash
+from images.spec import UNRESOLVED, BackendSpec, WheelHash
 
 TOOLS = LOCKS / "tools" / REQUIREMENTS
 TOOLS_STACK = lockfile.STACK.with_name("build.txt")
@@ -23,13 +25,12 @@ def lock_backend(
     wheelhouse: Path | None = None,
     index_url: str | None = None,
 ) -> list[str]:
-    """Write locks/<name>/ and return lines that say what was done and what stays unresolved."""
+    """Write locks/<image>/ and return lines that say what was done and what stays unresolved."""
     uv = find_uv()
-    folder = LOCKS / spec.name
+    folder = LOCKS / spec.image
     old = folder / REQUIREMENTS
-    previous = old.read_text(encoding="utf-8") if old.exists() else None
     hashes, notes = _known_and_seen(spec, wheelhouse)
-    pins = resolve(_request(spec, upgrade, index_url), previous, uv)
+    pins = resolve(_request(spec, upgrade, index_url), _preferred(spec.image), uv)
     pins = [_with_hashes(pin, spec, hashes) for pin in pins if normalise(pin.name) not in spec.provided]
     requirements = _header(spec) + "\n".join(map(str, pins)) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +45,7 @@ def lock_backend(
         if e["sha256"] == UNRESOLVED
     ]
     name = lockfile.lock_id(lockfile.spec_checksum(spec), requirements)
-    return [*notes, *unresolved, f"{spec.name}: locked {len(pins)} packages as {name}"]
+    return [*notes, *unresolved, f"{spec.image}: locked {len(pins)} packages as {name}"]
 
 
 def lock_tools(upgrade: list[str], index_url: str | None = None) -> list[str]:
@@ -70,7 +71,22 @@ def check_backend(spec: BackendSpec) -> str:
         found = lockfile.require_fresh(spec)
     except UserError as error:
         raise UserError(error.message, error.hint, EXIT_CHECK_FAILED) from error
-    return f"{spec.name}: the lock {found.lock_id} is from this spec"
+    return f"{spec.image}: the lock {found.lock_id} is from this spec"
+
+
+def check_all(specs: Iterable[BackendSpec]) -> list[str]:
+    """Say of every lock that it is today's; raises UserError (1) with all that are not."""
+    lines, faults = [], []
+    checks: list[Callable[[], str]] = [functools.partial(check_backend, spec) for spec in specs]
+    for check in [*checks, check_tools]:
+        try:
+            lines.append(check())
+        except UserError as error:
+            faults.append(error)
+    if faults:
+        message = "\n".join(error.message for error in faults)
+        raise UserError(message, "; ".join(error.hint for error in faults), EXIT_CHECK_FAILED)
+    return lines
 
 
 def check_tools() -> str:
@@ -81,15 +97,36 @@ def check_tools() -> str:
     return "tools: the lock is from this list"
 
 
+def _preferred(image: str) -> str | None:
+    """Return the pins to keep where they fit: those of the last lock, then those of the other images.
+
+    So all images get the same versions, and only what is asked for with `upgrade` moves.
+    """
+    own = lockfile.read_lock(image)
+    pins = {normalise(pin.name): [pin] for pin in own.pins} if own else {}
+    for folder in sorted(path.parent for path in LOCKS.glob("*/lock.yaml") if path.parent.name != image):
+        lock = lockfile.read_lock(folder.name)
+        added = [pin for pin in lock.pins if normalise(pin.name) not in pins] if lock else []
+        for pin in added:
+            pins.setdefault(normalise(pin.name), []).append(pin)
+    return "\n".join(str(pin) for name in sorted(pins) for pin in pins[name]) + "\n" if pins else None
+
+
 def _request(spec: BackendSpec, upgrade: list[str], index_url: str | None) -> Request:
-    several = len(spec.torch_versions()) > 1
-    own, stand_ins = [], []
-    for version, machines in spec.torch_versions().items():
+    own: list[str] = []
+    stand_ins = []
+    versions = spec.torch_versions()
+    several = len(versions) > 1
+    for version, machines in versions.items():
         where = " or ".join(f"platform_machine == '{machine}'" for machine in machines)
-        own.append(f"torch=={version}" + (f" ; {where}" if several else ""))
+        # ==2.10.0 is also satisfied by 2.10.0+cpu, which is another architecture's.
+        others = "".join(f",!={other}" for other in versions if other.startswith(f"{version}+"))
+        own.append(f"torch=={version}{others}" + (f" ; {where}" if several else ""))
         # A local label exists on the spec's own index only, which this machine may not reach.
         if "+" in version:
             stand_ins.append(StandIn("torch", version, spec.torch.requires))
+    # uv reads one wheel's metadata for all architectures; a plugin's wheels may each ask for another torch.
+    overrides = list(own) if several else []
     if spec.plugin:
         own.append(f"{spec.plugin.distribution}=={spec.plugin.version}")
     pythons = sorted(spec.python.covers, key=_minor)
@@ -99,10 +136,11 @@ def _request(spec: BackendSpec, upgrade: list[str], index_url: str | None) -> Re
         for machine in spec.architectures
     ]
     return Request(
-        lockfile.stack_lines() + own,
+        lockfile.stack_lines() + spec.packages + own,
         pythons[0],
         environments,
         stand_ins=stand_ins,
+        overrides=overrides,
         upgrade=upgrade,
         index_url=index_url,
     )
@@ -115,11 +153,11 @@ def _known_and_seen(spec: BackendSpec, wheelhouse: Path | None) -> tuple[Hashes,
     """Return the hashes of the wheels of torch and its plugin, and notes on where was looked."""
     hashes: Hashes = {}
     notes = []
-    earlier = _earlier(spec.name)
+    earlier = _earlier(spec.image)
     if not spec.torch.provided:
         seen = wheels.in_folder(wheelhouse, "torch") if wheelhouse else []
         if wheelhouse:
-            _compare_requirements(spec.torch, wheelhouse, seen)
+            _compare_requirements(spec, wheelhouse, seen)
         listed = wheels.on_index(spec.torch.index, "torch") if spec.torch.index else []
         if listed is None:
             notes.append(f"{spec.torch.index} was not reached: the known hashes stand")
@@ -152,16 +190,21 @@ def _covered(found: list[WheelHash], spec: BackendSpec) -> list[WheelHash]:
     return sorted(kept, key=lambda item: wanted.index((item.python, item.architecture)))
 
 
-def _compare_requirements(torch: Torch, wheelhouse: Path, seen: list[wheels.SeenWheel]) -> None:
-    for wheel in seen:
+def _compare_requirements(spec: BackendSpec, wheelhouse: Path, seen: list[wheels.SeenWheel]) -> None:
+    wanted = spec.torch.requires
+    local = [version for version in spec.torch_versions() if "+" in version]
+    for wheel in [wheel for wheel in seen if wheel.version in local and wanted]:
         actual = wheels.requirements_of(wheelhouse / wheel.file)
-        if wheel.version == torch.version and torch.requires and sorted(actual) != sorted(torch.requires):
-            message = f"{wheel.file}: requires {actual}, but torch.requires of the spec says {torch.requires}"
+        if sorted(actual) != sorted(wanted):
+            message = f"{wheel.file}: requires {actual}, but torch.requires of the spec says {wanted}"
             raise UserError(message, "copy the wheel's own list into the spec", EXIT_DATA)
 
 
 def _with_hashes(pin: Pin, spec: BackendSpec, hashes: Hashes) -> Pin:
-    """Give torch and the plugin the hashes of the spec, or check those that the index gave."""
+    """Give torch and the plugin the hashes of the spec; those that the index gave must be among its own.
+
+    One file per Python and architecture: an index may hold a rebuilt wheel of the same version beside it.
+    """
     found = hashes.get((pin.name, pin.version))
     if found is None:
         return pin
@@ -179,12 +222,13 @@ def _with_hashes(pin: Pin, spec: BackendSpec, hashes: Hashes) -> Pin:
         raise UserError(
             message, "the wheel was rebuilt or the spec is wrong: mend `hashes` in the spec", EXIT_DATA
         )
-    return pin
+    complete = known and len(known) == len(found)
+    return Pin(pin.name, pin.version, pin.marker, tuple(known)) if complete else pin
 
 
 def _header(spec: BackendSpec) -> str:
     return (
-        f"# made by `build.py lock --backend {spec.name}`; do not edit\n"
+        f"# made by `build.py lock {spec.selection}`; do not edit\n"
         f"# for Linux on {', '.join(spec.architectures)}, Python {', '.join(spec.python.covers)}\n"
         "# pip install --require-hashes --no-deps --only-binary=:all: -r requirements.txt\n"
     )
@@ -204,6 +248,7 @@ def _lock_yaml(spec: BackendSpec, requirements: str, resolver: str, entries: lis
     data: dict[str, Any] = {
         "schema": 1,
         "backend": spec.name,
+        "variant": spec.variant,
         "lock_id": lockfile.lock_id(own, requirements),
         "spec_checksum": own,
         "requirements_sha256": lockfile.sha256_text(requirements),
@@ -213,7 +258,7 @@ def _lock_yaml(spec: BackendSpec, requirements: str, resolver: str, entries: lis
         "resolver": resolver,
         "wheels": entries,
     }
-    banner = f"# made by `build.py lock --backend {spec.name}`; do not edit\n"
+    banner = f"# made by `build.py lock {spec.selection}`; do not edit\n"
     return banner + yaml.safe_dump(data, sort_keys=False, width=110)
 
 

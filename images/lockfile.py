@@ -49,6 +49,7 @@ class Lock:
     base: dict[str, str]
     resolver: str
     wheels: list[dict[str, str]]
+    variant: str | None = None
     pins: list[Pin] = field(default_factory=list)
 
 
@@ -91,7 +92,7 @@ def lock_id(checksum_of_spec: str, requirements: str) -> str:
 
 
 def read_lock(name: str, locks: Path | None = None) -> Lock | None:
-    """Read a backend's lock, or None if it has none; raises UserError if its files do not agree."""
+    """Read the lock of an image, or None if it has none; raises UserError if its files do not agree."""
     folder = (locks or LOCKS) / name
     if not (folder / "lock.yaml").exists():
         return None
@@ -101,18 +102,16 @@ def read_lock(name: str, locks: Path | None = None) -> Lock | None:
         data.pop("schema"), data.pop("python"), data.pop("architectures")
         lock = Lock(**data, pins=parse_requirements(requirements))
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-        raise UserError(
-            f"images/locks/{name}: not a lock: {error}", _again(name), exit_code=EXIT_CONFIG
-        ) from error
+        raise UserError(f"images/locks/{name}: not a lock: {error}", _restore(name), EXIT_CONFIG) from error
     if sha256_text(requirements) != lock.requirements_sha256:
         message = f"images/locks/{name}/{REQUIREMENTS}: was changed by hand: its checksum is not lock.yaml's"
-        raise UserError(message, _again(name), exit_code=EXIT_CONFIG)
+        raise UserError(message, _restore(name), EXIT_CONFIG)
     return lock
 
 
 def lock_status(spec: BackendSpec) -> tuple[str, Lock | None]:
     """Return `locked`, `missing` or `stale`, and the lock."""
-    lock = read_lock(spec.name)
+    lock = read_lock(spec.image)
     if lock is None:
         return MISSING, None
     return (LOCKED if lock.spec_checksum == spec_checksum(spec) else STALE), lock
@@ -122,7 +121,9 @@ def require_fresh(spec: BackendSpec) -> Lock:
     """Return the lock; raises UserError if there is none or the spec or the stack has changed since."""
     status, lock = lock_status(spec)
     if lock is None:
-        raise UserError(f"images/locks/{spec.name}: there is no lock yet", _again(spec.name), EXIT_CONFIG)
+        raise UserError(
+            f"images/locks/{spec.image}: there is no lock yet", _again(spec.selection), EXIT_CONFIG
+        )
     if status == STALE:
         raise stale_error(spec, lock)
     return lock
@@ -131,11 +132,15 @@ def require_fresh(spec: BackendSpec) -> Lock:
 def stale_error(spec: BackendSpec, lock: Lock) -> UserError:
     """Say that a lock is older than its spec or the stack."""
     message = (
-        f"images/locks/{spec.name}: stale: made from {lock.spec_checksum[:19]}, "
+        f"images/locks/{spec.image}: stale: made from {lock.spec_checksum[:19]}, "
         f"the spec and images/stack/train.txt are now {spec_checksum(spec)[:19]}"
     )
-    return UserError(message, _again(spec.name), EXIT_CONFIG)
+    return UserError(message, _again(spec.selection), EXIT_CONFIG)
 
 
-def _again(name: str) -> str:
-    return f"python build.py lock --backend {name}"
+def _restore(name: str) -> str:
+    return f"git checkout images/locks/{name}, or remove that folder and lock again"
+
+
+def _again(selection: str) -> str:
+    return f"python build.py lock {selection}"

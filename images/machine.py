@@ -58,13 +58,13 @@ def machines(spec: BackendSpec, architectures: list[str], python: str | None) ->
     here = platform.machine()
     chosen = architectures or [here if here in spec.architectures else spec.architectures[0]]
     faults = [
-        f"--architecture: {spec.name} is for {', '.join(spec.architectures)}, not {name}"
+        f"--architecture: {spec.image} is for {', '.join(spec.architectures)}, not {name}"
         for name in chosen
         if name not in spec.architectures
     ]
     if python and python not in spec.python.covers:
         faults.append(
-            f"--python: the lock of {spec.name} covers {', '.join(spec.python.covers)}, not {python}"
+            f"--python: the lock of {spec.image} covers {', '.join(spec.python.covers)}, not {python}"
         )
     if faults:
         raise UserError("\n".join(faults), "`build.py list` shows what there is", EXIT_USAGE)

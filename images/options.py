@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from images.errors import EXIT_USAGE, UserError
+from images.selection import add_mirror
 
 if TYPE_CHECKING:
     from images.sources import Sources
@@ -32,13 +33,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     add("--wheelhouse", type=Path, metavar="DIR", help="a folder of wheels to install from")
     add("--index-url", metavar="URL", help="the package index to use instead of pip's default")
     add("--extra-index-url", action="append", default=[], metavar="URL", help="a further package index")
-    add(
-        "--mirror",
-        action="append",
-        default=[],
-        metavar="HOST=HOST",
-        help="ask another host: registry or index",
-    )
+    add_mirror(parser)
     add(
         "--ca-bundle",
         type=Path,

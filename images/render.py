@@ -18,7 +18,7 @@ from images.spec import IMAGES, ROOT, UNRESOLVED, BackendSpec
 RENDERED = IMAGES / "rendered"
 TEMPLATES = ("Dockerfile", "Dockerfile.dockerignore", "activate.sh")
 BANNER = (
-    "Rendered by `build.py render` from images/backends/{name}.yaml and images/locks/{name}; do not edit."
+    "Rendered by `build.py render` from images/backends/{name}.yaml and images/locks/{image}; do not edit."
 )
 
 Files = dict[Path, str]
@@ -33,11 +33,11 @@ def render_all(specs: Iterable[BackendSpec]) -> Files:
 
 
 def render_backend(spec: BackendSpec) -> Files:
-    """Return path -> text of one backend's files. A missing lock is rendered as `missing`."""
+    """Return path -> text of the files of one image. A missing lock is rendered as `missing`."""
     status, lock = lock_status(spec)
     if lock and status == STALE:
         raise stale_error(spec, lock)
-    folder = RENDERED / spec.name
+    folder = RENDERED / spec.image
     values = _values(spec, lock)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(IMAGES),
@@ -55,22 +55,27 @@ def render_backend(spec: BackendSpec) -> Files:
     return {folder / name: text for name, text in texts.items()}
 
 
-def write(files: Files) -> list[Path]:
-    """Write what differs and remove what is no longer rendered; returns the changed paths."""
+def write(files: Files, folder: Path | None = None) -> list[Path]:
+    """Write what differs and remove what is no longer rendered; returns the changed paths.
+
+    `folder`: where `files` are all that there should be, also of images that no spec makes any more.
+    """
     changed = [path for path, text in files.items() if _old(path) != text]
     for path in changed:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(files[path], encoding="utf-8")
-    leftovers = _leftovers(files)
+    leftovers = _leftovers(files, folder)
     for path in leftovers:
         path.unlink()
+        if not any(path.parent.iterdir()):
+            path.parent.rmdir()
     return changed + leftovers
 
 
-def check(files: Files) -> None:
-    """Raise UserError with the diff if the files on disk are not what would be rendered."""
+def check(files: Files, folder: Path | None = None) -> None:
+    """Raise UserError with the diff if the files on disk are not those; `folder` as in `write`."""
     lines: list[str] = []
-    for path, text in [*files.items(), *((path, "") for path in _leftovers(files))]:
+    for path, text in [*files.items(), *((path, "") for path in _leftovers(files, folder))]:
         name = str(path.relative_to(ROOT))
         old = (_old(path) or "").splitlines()
         lines += difflib.unified_diff(old, text.splitlines(), name, f"{name} (rendered)", lineterm="")
@@ -80,9 +85,10 @@ def check(files: Files) -> None:
         raise UserError(message, "python build.py render", EXIT_CHECK_FAILED)
 
 
-def _leftovers(files: Files) -> list[Path]:
+def _leftovers(files: Files, whole: Path | None) -> list[Path]:
     folders = {path.parent for path in files}
-    return sorted(path for folder in folders for path in folder.glob("*") if path not in files)
+    found = whole.rglob("*") if whole else (path for folder in folders for path in folder.glob("*"))
+    return sorted(path for path in found if path.is_file() and path not in files)
 
 
 def _old(path: Path) -> str | None:
@@ -92,7 +98,7 @@ def _old(path: Path) -> str | None:
 def _values(spec: BackendSpec, lock: Lock | None) -> dict[str, Any]:
     unresolved = spec.base.digest == UNRESOLVED
     return {
-        "banner": BANNER.format(name=spec.name),
+        "banner": BANNER.format(name=spec.name, image=spec.image),
         "spec": spec,
         "base": spec.base.reference if unresolved else f"{spec.base.reference}@{spec.base.digest}",
         "provided": "".join(f" '{name}=={version}'" for name, version in sorted(spec.provided.items())),

@@ -34,7 +34,7 @@ def _reproduce(spec: BackendSpec, options: BuildOptions, against: str | None, fo
     second = folder / "second"
     digests = (digest_of(first) if first else str(against), _cold(spec, options, second))
     if digests[0] == digests[1]:
-        return f"{spec.name}: {'a cold build gives' if against else 'two cold builds give'} {digests[0]}"
+        return f"{spec.image}: {'a cold build gives' if against else 'two cold builds give'} {digests[0]}"
     found = list(compare(first, second)) if first else []
     print("\n".join(map(str, found)))
     raise _error(spec, digests, found, known=first is not None)
@@ -51,7 +51,7 @@ def _cold(spec: BackendSpec, options: BuildOptions, output: Path) -> str:
 
 
 def _error(spec: BackendSpec, digests: tuple[str, str], found: list[Difference], known: bool) -> UserError:
-    message = f"reproduce: {spec.name}: {digests[0]} and {digests[1]}"
+    message = f"reproduce: {spec.image}: {digests[0]} and {digests[1]}"
     if not known:
         return UserError(message, "--against oci:PATH compares file by file", EXIT_CHECK_FAILED)
     places = {difference.where for difference in found}

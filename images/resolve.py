@@ -25,13 +25,17 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Request:
-    """What to resolve. `environments` are PEP 508 markers; none means every platform and Python."""
+    """What to resolve. `environments` are PEP 508 markers; none means every platform and Python.
+
+    `overrides` take the place of whatever any package asks for of the same name.
+    """
 
     requirements: list[str]
     minimum_python: str
     environments: list[str] = field(default_factory=list)
     constraints: list[str] = field(default_factory=list)
     stand_ins: list[StandIn] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)
     upgrade: list[str] = field(default_factory=list)
     index_url: str | None = None
 
@@ -73,6 +77,7 @@ def resolve(request: Request, previous: str | None, uv: str) -> list[Pin]:
 def _write_inputs(folder: Path, request: Request) -> None:
     (folder / "requirements.in").write_text("\n".join(request.requirements) + "\n", encoding="utf-8")
     (folder / "constraints.in").write_text("\n".join(request.constraints) + "\n", encoding="utf-8")
+    (folder / "overrides.in").write_text("\n".join(request.overrides) + "\n", encoding="utf-8")
     # `environments` is honoured in a pyproject.toml only; the quotes of a marker are TOML's literal quotes.
     lines = ["[project]", 'name = "lock"', 'version = "0"', "[tool.uv]", "environments = ["]
     lines += [f'  "{marker}",' for marker in request.environments]
@@ -114,6 +119,7 @@ def _command(uv: str, request: Request) -> list[str]:
         "--no-python-downloads",
     ]
     command += ["--find-links", "wheels", "--quiet"]
+    command += ["--overrides", "overrides.in"] if request.overrides else []
     command += ["--default-index", request.index_url] if request.index_url else []
     return command + [part for name in request.upgrade for part in ("--upgrade-package", name)]
 
@@ -131,7 +137,7 @@ def _without_common_marker(pins: list[Pin], environments: list[str]) -> list[Pin
     result = []
     for pin in pins:
         marker = "" if pin.marker == whole else pin.marker.replace(tail, "").replace(f" and {limit}", "")
-        result.append(Pin(pin.name, pin.version, marker, pin.hashes))
+        result.append(Pin(pin.name, pin.version, marker.removeprefix(f"{limit} and "), pin.hashes))
     return result
 
 

@@ -27,6 +27,9 @@ PackageVersion = Annotated[
 PythonVersion = Annotated[
     str, Field(pattern=r"^3\.\d{1,2}$", description="a Python version in quotes, such as '3.11'")
 ]
+VariantName = Annotated[
+    str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", description="lower-case letters, digits, dots and dashes")
+]
 PythonTag = Annotated[str, Field(pattern=r"^cp3\d{1,2}$", description="a wheel's Python tag, such as cp311")]
 Digest = Annotated[
     str,
@@ -132,6 +135,13 @@ class SystemPackages(Part):
         return [f"deb {options} {where} {suite} {' '.join(self.components)}" for suite in self.suites]
 
 
+class Toolkit(Part):
+    """The vendor's software that the base image brings, as far as versions of torch depend on it."""
+
+    name: Name
+    version: Version
+
+
 class Activation(Part):
     """One environment script: the first path that exists is sourced by the entrypoint."""
 
@@ -196,11 +206,21 @@ class BackendSpec(Part):
     name: Name
     title: str
     aliases: list[Name] = []
+    variant: VariantName | None = Field(
+        default=None, description="the name of this variant, where a backend has several"
+    )
+    default_variant: VariantName | None = Field(
+        default=None, description="the variant that the main part of the file is"
+    )
     base: Base
     python: Python
     architectures: list[Architecture] = Field(min_length=1)
     torch: Torch
     plugin: Plugin | None = None
+    toolkit: Toolkit | None = Field(default=None, description="the vendor's software in the base image")
+    packages: list[str] = Field(
+        default=[], description="Python packages that the toolkit needs beyond the shared stack"
+    )
     provided: dict[str, Version] = Field(
         default={}, description="packages the base image brings: name to version"
     )
@@ -229,17 +249,40 @@ class BackendSpec(Part):
             )
         return self
 
+    @property
+    def is_default(self) -> bool:
+        """Is this what the backend's name alone means?"""
+        return self.variant == self.default_variant
+
+    @property
+    def image(self) -> str:
+        """The name of its image, lock folder and rendered folder: backend, or backend-variant.
+
+        The default variant has its backend's name; one that begins with that name is not prefixed again.
+        """
+        if self.is_default or self.variant is None:
+            return self.name
+        return self.variant if self.variant.startswith(self.name) else f"{self.name}-{self.variant}"
+
+    @property
+    def selection(self) -> str:
+        """The options that choose it on the command line."""
+        own = "" if self.is_default else f" --variant {self.variant}"
+        return f"--backend {self.name}{own}"
+
     def lock_inputs(self) -> dict[str, Any]:
         """Return the part of the spec that a lock depends on: a change here makes the lock stale."""
         data = self.model_dump(
             include={"name", "base", "python", "architectures", "torch", "plugin", "provided"}
         )
         data["base"] = {key: data["base"][key] for key in ("reference", "digest")}
+        data |= {"packages": self.packages} if self.packages else {}
+        data |= {} if self.is_default else {"variant": self.variant}
         return data
 
-    def torch_versions(self) -> dict[str, list[str]]:
+    def torch_versions(self) -> dict[str, list[Architecture]]:
         """Return torch's version -> the architectures that use it."""
-        versions: dict[str, list[str]] = {}
+        versions: dict[str, list[Architecture]] = {}
         for architecture in self.architectures:
             version = self.torch.by_architecture.get(architecture, self.torch.version)
             versions.setdefault(version, []).append(architecture)

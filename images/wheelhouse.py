@@ -41,13 +41,14 @@ def wanted(spec: BackendSpec, lock: Lock, machine: Machine) -> list[Pin]:
     """Return the pins that one machine needs; raises UserError with every wheel of unknown hash."""
     tag = "cp" + machine.python.replace(".", "")
     faults = [
-        f"images/locks/{lock.backend}: {tag} {machine.architecture}: no hash is known of "
+        f"images/locks/{spec.image}: {tag} {machine.architecture}: no hash is known of "
         f"{item['distribution']} {item['version']}"
         for item in lock.wheels
         if (item["python"], item["architecture"], item["sha256"]) == (tag, machine.architecture, UNRESOLVED)
     ]
     if faults:
-        hint = f"python build.py lock --backend {spec.name} --wheelhouse DIR, with the wheel in DIR"
+        where = f"where {spec.torch.index} answers, or " if spec.torch.index else ""
+        hint = f"python build.py lock {spec.selection}, {where}with the wheel in a folder: --wheelhouse DIR"
         raise UserError("\n".join(faults), hint, EXIT_CONFIG)
     variables = markers.environment(machine.python, machine.architecture)
     return [pin for pin in lock.pins if markers.holds(pin.marker, variables)]
@@ -100,7 +101,7 @@ def require_complete(spec: BackendSpec, lock: Lock, folder: Path, machine: Machi
     if state.missing:
         lines = [f"{folder}: {pin.name} {pin.version} for {machine} is missing" for pin in state.missing]
         options = f"--architecture {machine.architecture} --python {machine.python}"
-        hint = f"python build.py wheelhouse --backend {spec.name} {options} {folder}"
+        hint = f"python build.py wheelhouse {spec.selection} {options} {folder}"
         raise UserError("\n".join(lines), hint, EXIT_CHECK_FAILED)
     return state
 
@@ -113,7 +114,7 @@ def summary(state: State, spec: BackendSpec, machine: Machine, folder: Path) -> 
         rest = sum(size for size, _ in sizes[5:])
         lines.append(f"{rest / 1e6:9.1f} MB  {len(sizes) - 5} others")
     total = f"{len(sizes)} wheels, {state.size_bytes / 1e6:.1f} MB"
-    lines.append(f"{folder}: complete for {spec.name}, {machine}: {total}, each compared by hash")
+    lines.append(f"{folder}: complete for {spec.image}, {machine}: {total}, each compared by hash")
     if spec.system_packages:
         names = ", ".join(sorted(spec.system_packages.versions))
         lines.append(f"note: a build without a network needs a --base-image that has {names}")

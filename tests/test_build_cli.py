@@ -32,7 +32,7 @@ def test_list_shows_every_backend_with_its_lock_and_digest() -> None:
     done = run("list")
     assert done.returncode == 0
     rows = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
-    assert sorted(rows) == ["ascend", "cpu", "cuda", "hygon"]
+    assert sorted(rows) == ["ascend", "ascend-a3", "cpu", "cuda", "cuda13", "hygon", "hygon-training"]
     assert " locked " in rows["cpu"]
     assert " unresolved " in rows["ascend"]
     assert "dtk,dcu,hcu" in rows["hygon"]
@@ -80,7 +80,7 @@ def test_a_missing_package_is_told_with_its_cure() -> None:
         (["--backend=cudaa"], "did you mean 'cuda'?"),
         (["--backnd=cpu"], "did you mean --backend?"),
         (["lock", "--backend=cpu", "--chek"], "did you mean --check?"),
-        (["zzzz"], "commands: list, lock, render, lint, wheelhouse, reproduce, build-info"),
+        (["zzzz"], "commands: list, lock, render, lint, wheelhouse, reproduce, matrix, build-info"),
     ],
 )
 def test_a_wrong_word_gets_a_suggestion_and_exit_64(arguments: list[str], hint: str) -> None:
@@ -92,7 +92,16 @@ def test_a_wrong_word_gets_a_suggestion_and_exit_64(arguments: list[str], hint: 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["lock"], ["lock", "--backend=cpu", "--tools"], ["--output=tar:x", "--backend=cpu"]]
+    "arguments",
+    [
+        ["lock"],
+        ["lock", "--backend=cpu", "--tools"],
+        ["lock", "--check", "--resolve-base"],
+        ["lock", "--variant=a3", "--check"],
+        ["matrix", "--rules", "--update=x"],
+        ["build-info", "--prefix=x"],
+        ["--output=tar:x", "--backend=cpu"],
+    ],
 )
 def test_options_that_make_no_sense_are_usage_errors(arguments: list[str]) -> None:
     assert run(*arguments).returncode == 64

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
+import subprocess
+import sys
 import threading
 import zipfile
 from functools import partial
@@ -12,7 +13,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import yaml
 from build_command import ROOT, BuildCommand
 
 from images import lock, lockfile, wheels
@@ -22,6 +22,7 @@ from images.resolve import Request, _without_common_marker, find_uv, resolve
 from images.spec import UNRESOLVED, BackendSpec, WheelHash
 from images.specfile import load_specs
 
+IMAGES = sorted(load_specs())
 REQUIREMENTS = ROOT / "images/locks/cpu/requirements.txt"
 
 
@@ -41,37 +42,6 @@ def make_wheel(folder: Path, python: str = "cp311", requires: list[str] | None =
 
 def known(python: str = "cp311", sha256: str = "a" * 64) -> WheelHash:
     return WheelHash(python=python, architecture="x86_64", sha256=sha256, source="somewhere", confidence="T")
-
-
-def test_the_committed_lock_belongs_to_its_spec(cpu: BackendSpec) -> None:
-    assert lockfile.lock_status(cpu)[0] == lockfile.LOCKED
-
-
-def test_the_tools_lock_belongs_to_its_list() -> None:
-    assert "from this list" in lock.check_tools()
-
-
-def test_tools_and_cpu_agree_on_every_package_that_both_have() -> None:
-    tools = {pin.name: pin.version for pin in parse_requirements(lock.TOOLS.read_text(encoding="utf-8"))}
-    cpu = {pin.name: pin.version for pin in parse_requirements(REQUIREMENTS.read_text(encoding="utf-8"))}
-    common = tools.keys() & cpu.keys()
-    assert len(common) > 5
-    assert {name: tools[name] for name in common} == {name: cpu[name] for name in common}
-
-
-@pytest.mark.parametrize("name", ["cpu", "tools"])
-def test_a_lock_holds_no_address_no_path_and_no_unhashed_line(name: str) -> None:
-    text = (ROOT / "images/locks" / name / "requirements.txt").read_text(encoding="utf-8")
-    body = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    assert not re.search(r"://|--index|--find-links|file:|^-|/\w+/", body)
-    pins = parse_requirements(text)
-    assert len(pins) > 10
-    assert all(pin.hashes and pin.version for pin in pins)
-
-
-def test_the_lock_names_one_version_of_each_package() -> None:
-    names = [pin.name for pin in parse_requirements(REQUIREMENTS.read_text(encoding="utf-8"))]
-    assert len(names) == len(set(names))
 
 
 def test_pins_survive_writing_and_reading() -> None:
@@ -200,29 +170,60 @@ def test_markers_keep_only_what_differs_from_the_environments() -> None:
         Pin("b", "1", whole),
         Pin("c", "1", f"python_full_version < '3.11' and {where}"),
         Pin("d", "1", f"python_full_version >= '3.11' and python_full_version < '3.13' and {where}"),
+        Pin("e", "1", "python_full_version < '3.13' and platform_machine == 'x86_64'"),
     ]
     assert [pin.marker for pin in _without_common_marker(pins, ["x"])] == [
         "",
         "",
         "python_full_version < '3.11'",
         "python_full_version >= '3.11'",
+        "platform_machine == 'x86_64'",
     ]
 
 
-def test_lock_yaml_tells_the_source_of_each_hash() -> None:
-    data = yaml.safe_load((ROOT / "images/locks/cpu/lock.yaml").read_text(encoding="utf-8"))
-    assert {(item["python"], item["architecture"]) for item in data["wheels"]} == {
-        (f"cp3{minor}", machine) for minor in (10, 11, 12) for machine in ("x86_64", "aarch64")
-    }
-    assert all(item["source"] and item["confidence"] in "VPTI" for item in data["wheels"])
+def test_the_resolver_is_asked_for_each_architecture_s_own_torch() -> None:
+    """2.10.0+cpu satisfies ==2.10.0: without the exclusion both architectures would get it."""
+    request = lock._request(load_specs()["ascend"], [], None)
+    own = [
+        "torch==2.10.0,!=2.10.0+cpu ; platform_machine == 'aarch64'",
+        "torch==2.10.0+cpu ; platform_machine == 'x86_64'",
+    ]
+    assert request.overrides == own
+    assert {*own, "torch-npu==2.10.0.post4", "protobuf>=3.20,<3.21"} <= set(request.requirements)
+    assert [item.version for item in request.stand_ins] == ["2.10.0+cpu"]
+    assert lock._request(load_specs()["cuda"], [], None).overrides == []
+
+
+def test_of_the_index_s_files_only_those_of_the_spec_are_locked_if_it_names_them_all() -> None:
+    spec = load_specs()["cuda"]
+    listed = Pin("torch", "2.10.0", "", ("a" * 64, "b" * 64))
+    assert lock._with_hashes(listed, spec, {("torch", "2.10.0"): [known("cp312")]}).hashes == ("a" * 64,)
+    partly = [known("cp312"), known("cp311", UNRESOLVED)]
+    assert lock._with_hashes(listed, spec, {("torch", "2.10.0"): partly}) == listed
+    with pytest.raises(UserError, match="the index does not list c"):
+        lock._with_hashes(listed, spec, {("torch", "2.10.0"): [known("cp312", "c" * 64)]})
+
+
+def test_other_locks_are_preferred_where_there_is_no_own_pin(tree_build_py: BuildCommand) -> None:
+    """So a new image gets the versions that the others have, not the newest of the day."""
+    shutil.rmtree(tree_build_py.tree / "images/locks/cuda")
+    code = "from images.lock import _preferred; print(_preferred('cuda'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tree_build_py.tree, capture_output=True, text=True, check=True
+    )
+    found = {pin.name: pin.version for pin in parse_requirements(done.stdout)}
+    cpu = {pin.name: pin.version for pin in parse_requirements(REQUIREMENTS.read_text(encoding="utf-8"))}
+    common = cpu.keys() - {"torch"}
+    assert {name: found[name] for name in common} == {name: cpu[name] for name in common}
 
 
 @pytest.mark.slow
 def test_resolving_again_changes_nothing(tree_build_py: BuildCommand) -> None:
     """Needs an index in reach."""
-    for name in ("cpu", "tools"):
-        which = "--tools" if name == "tools" else f"--backend={name}"
-        done = tree_build_py("lock", which)
+    specs = load_specs()
+    for name in (*IMAGES, "tools"):
+        which = ["--tools"] if name == "tools" else specs[name].selection.split()
+        done = tree_build_py("lock", *which)
         assert done.returncode == 0, done.stderr
         for path in sorted((ROOT / "images/locks" / name).iterdir()):
             assert (tree_build_py.tree / path.relative_to(ROOT)).read_bytes() == path.read_bytes()

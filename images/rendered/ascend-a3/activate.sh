@@ -1,0 +1,4 @@
+# Rendered by `build.py render` from images/backends/ascend.yaml and images/locks/ascend-a3; do not edit.
+# Sourced by the entrypoint: the environment scripts of the base image.
+activate /usr/local/Ascend/cann/set_env.sh /usr/local/Ascend/ascend-toolkit/set_env.sh -- 
+activate /usr/local/Ascend/nnal/atb/set_env.sh -- --cxx_abi=1

@@ -1,0 +1,89 @@
+"""A build that cannot end well is refused before an engine is asked, with the cure: none is needed here."""
+
+from __future__ import annotations
+
+import pytest
+from build_command import BuildCommand
+
+from images.build import _check_architecture
+from images.errors import EXIT_CONFIG, UserError
+from images.lockfile import read_lock
+from images.spec import UNRESOLVED
+from images.specfile import load_specs
+
+SPECS = load_specs()
+
+
+@pytest.mark.parametrize("image", [name for name, spec in SPECS.items() if spec.base.digest == UNRESOLVED])
+def test_an_unresolved_base_is_refused(build_py: BuildCommand, image: str) -> None:
+    spec = SPECS[image]
+    done = build_py(*spec.selection.split(), DOCKER_HOST="unix:///nowhere/docker.sock")
+    assert (done.returncode, done.stdout) == (EXIT_CONFIG, "")
+    assert f"base.digest of {image}: no digest of {spec.base.reference} is known" in done.stderr
+    assert (
+        f"hint: python build.py lock {spec.selection} --resolve-base, where its registry answers"
+        in done.stderr
+    )
+    assert "--allow-unresolved-base" in done.stderr
+
+
+def test_an_unresolved_base_is_built_on_only_when_that_is_asked_for(build_py: BuildCommand) -> None:
+    """Then the next thing that is missing is told: the engine."""
+    for option in ("--allow-unresolved-base", "--base-image=mine:1"):
+        done = build_py("--backend=ascend", option, DOCKER_HOST="unix:///nowhere/docker.sock")
+        assert done.returncode == 69
+        assert "error: engine: no Docker Engine answers" in done.stderr
+
+
+def test_a_wheel_whose_hash_nobody_has_told_stops_the_build(build_py: BuildCommand) -> None:
+    spec = SPECS["cpu"]
+    lock = read_lock("cpu")
+    assert lock
+    older = spec.model_copy(update={"python": spec.python.model_copy(update={"version": "3.10"})})
+    with pytest.raises(UserError) as caught:
+        _check_architecture(older, lock, "x86_64")
+    assert caught.value.message == "images/locks/cpu: cp310 x86_64: no hash is known of torch 2.13.0+cpu"
+    assert caught.value.hint == (
+        "python build.py lock --backend cpu, where https://download.pytorch.org/whl/cpu answers, "
+        "or with the wheel in a folder: --wheelhouse DIR"
+    )
+    _check_architecture(older, lock, "aarch64")
+    _check_architecture(spec, lock, "x86_64")
+
+
+@pytest.mark.parametrize("image", sorted(SPECS))
+def test_every_wheel_of_torch_that_an_image_needs_has_its_hash(image: str) -> None:
+    lock = read_lock(image)
+    assert lock
+    for machine in SPECS[image].architectures:
+        _check_architecture(SPECS[image], lock, machine)
+
+
+def test_an_architecture_that_a_variant_has_not_is_refused() -> None:
+    lock = read_lock("cuda")
+    assert lock
+    with pytest.raises(UserError, match="it is aarch64, cuda is for x86_64"):
+        _check_architecture(SPECS["cuda"], lock, "aarch64")
+
+
+def test_a_stale_lock_of_a_variant_is_refused_with_its_own_command(tree_build_py: BuildCommand) -> None:
+    path = tree_build_py.tree / "images/backends/cuda.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("13.0.3-base-ubuntu24.04", "13.0.2-base-ubuntu24.04"), encoding="utf-8")
+    done = tree_build_py("--backend=cuda", "--variant=cuda13")
+    assert done.returncode == EXIT_CONFIG
+    assert "error: images/locks/cuda13: stale: " in done.stderr
+    assert "hint: python build.py lock --backend cuda --variant cuda13" in done.stderr
+    assert tree_build_py("lock", "--backend=cuda", "--check").returncode == 0
+
+
+def test_all_locks_are_checked_at_once(tree_build_py: BuildCommand) -> None:
+    done = tree_build_py("lock", "--check")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, len(SPECS) + 1)
+    path = tree_build_py.tree / "images/stack/train.txt"
+    path.write_text(path.read_text(encoding="utf-8") + "einops\n", encoding="utf-8")
+    done = tree_build_py("lock", "--check")
+    assert (done.returncode, done.stdout) == (1, "")
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert [line.split(": ")[1] for line in errors] == [f"images/locks/{image}" for image in SPECS]
+    assert "python build.py lock --backend hygon --variant training" in done.stderr.splitlines()[-1]
