@@ -52,7 +52,8 @@ def build(spec: BackendSpec, options: BuildOptions) -> str:
     _check_base(spec, options)
     _say(require_clean(spec.image))
     engine = _connect(spec)
-    _check_architecture(spec, options, lock, engine.architecture)
+    _check_architecture(spec, lock, engine.architecture)
+    _check_wheelhouse(spec, options, lock, engine.architecture)
     tags = options.tags or [f"isotune:{spec.image}-{lock.lock_id}", f"isotune:{spec.image}"]
     with tempfile.TemporaryDirectory(prefix="isotune-build-") as folder:
         return _run(spec, options, engine, tags, Path(folder))
@@ -84,15 +85,20 @@ def _check_base(spec: BackendSpec, options: BuildOptions) -> None:
     raise UserError(message, hint, EXIT_CONFIG)
 
 
-def _check_architecture(spec: BackendSpec, options: BuildOptions, lock: Lock, architecture: str) -> None:
+def _check_architecture(spec: BackendSpec, lock: Lock, architecture: str) -> None:
     """Refuse what cannot succeed, before minutes are spent on it."""
     if architecture not in spec.architectures:
         message = f"engine: it is {architecture}, {spec.image} is for {', '.join(spec.architectures)}"
         raise UserError(message, "use an engine on such a host", EXIT_CONFIG)
-    machine = Machine(spec.python.version, architecture)
-    wanted(spec, lock, machine)
+    wanted(spec, lock, Machine(spec.python.version, architecture))
+
+
+def _check_wheelhouse(spec: BackendSpec, options: BuildOptions, lock: Lock, architecture: str) -> None:
+    """With the network cut everything must be there: say all that is missing before minutes are spent."""
     if options.network == "none" and options.sources.wheelhouse:
-        state = require_complete(spec, lock, options.sources.wheelhouse, machine)
+        state = require_complete(
+            spec, lock, options.sources.wheelhouse, Machine(spec.python.version, architecture)
+        )
         _say(f"{options.sources.wheelhouse}: all {len(state.found)} wheels are there, compared by hash")
 
 

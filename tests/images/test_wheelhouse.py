@@ -117,7 +117,7 @@ def lock(index: Index) -> Lock:
 
     pins = [pin("alpha", "1.0"), pin("beta-two", "2.0"), pin("gamma", "3.0")]
     pins.append(pin("old", "1.0", "python_full_version < '3.11'"))
-    return Lock("cpu", "id", "checksum", "sum", {}, "uv", [], pins)
+    return Lock("cpu", "id", "checksum", "sum", {}, "uv", [], pins=pins)
 
 
 def collect(
