@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 import tarfile
@@ -15,7 +14,6 @@ import pytest
 from build_command import BuildCommand, Image
 from conftest import SECRET
 
-from images.layout import compare
 from images.specfile import load_specs
 
 pytestmark = pytest.mark.engine
@@ -301,18 +299,3 @@ def test_a_cold_build_from_a_wheelhouse_without_a_network_gives_the_same_digest(
     done = cpu_image.build("reproduce", *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"cpu: a cold build gives {cpu_image.digest}\n"
-
-
-def test_a_difference_of_two_real_layouts_is_found(build_options: list[str], tmp_path: Path) -> None:
-    """As BuildKit writes them, compressed; a mode that differs in the second."""
-    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY a b /opt/\n", encoding="utf-8")
-    for name, mode in (("first", 0o644), ("second", 0o755)):
-        for file in ("a", "b"):
-            (tmp_path / file).write_text("same", encoding="utf-8")
-            os.utime(tmp_path / file, (1000, 1000))
-        (tmp_path / "b").chmod(mode)
-        output = f"--output=type=oci,tar=false,dest={tmp_path / name},rewrite-timestamp=true"
-        command = ["docker", "buildx", "build", "--provenance=false", "--build-arg=SOURCE_DATE_EPOCH=1000"]
-        subprocess.run([*command, output, "."], cwd=tmp_path, capture_output=True, check=True)
-    found = [str(difference) for difference in compare(tmp_path / "first", tmp_path / "second")]
-    assert found == ["layer 1: opt/b: mode: 0644, 0755"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -118,3 +120,19 @@ def test_what_is_no_layout_is_refused(tmp_path: Path, text: str | None) -> None:
         digest_of(tmp_path)
     assert caught.value.exit_code == 65
     assert str(tmp_path) in caught.value.message
+
+
+@pytest.mark.engine
+def test_a_difference_of_two_real_layouts_is_found(build_options: list[str], tmp_path: Path) -> None:
+    """As BuildKit writes them, compressed; a mode that differs in the second."""
+    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY a b /opt/\n", encoding="utf-8")
+    for name, mode in (("first", 0o644), ("second", 0o755)):
+        for file in ("a", "b"):
+            (tmp_path / file).write_text("same", encoding="utf-8")
+            os.utime(tmp_path / file, (1000, 1000))
+        (tmp_path / "b").chmod(mode)
+        output = f"--output=type=oci,tar=false,dest={tmp_path / name},rewrite-timestamp=true"
+        command = ["docker", "buildx", "build", "--provenance=false", "--build-arg=SOURCE_DATE_EPOCH=1000"]
+        subprocess.run([*command, output, "."], cwd=tmp_path, capture_output=True, check=True)
+    found = [str(difference) for difference in compare(tmp_path / "first", tmp_path / "second")]
+    assert found == ["layer 1: opt/b: mode: 0644, 0755"]

@@ -16,7 +16,7 @@ from build_command import BuildCommand
 from images import wheelhouse
 from images.errors import UserError
 from images.lockfile import Lock, Pin
-from images.machine import Machine, fits, machines
+from images.machine import Machine
 from images.sources import Sources
 from images.spec import BackendSpec
 from images.specfile import load_specs
@@ -253,41 +253,6 @@ def test_a_wheel_of_unknown_hash_is_told_before_anything_is_fetched(
     assert caught.value.exit_code == 78
     assert "no hash is known of torch 9.0+cpu" in caught.value.message
     assert index.asked == []
-
-
-@pytest.mark.parametrize(
-    ("file", "machine", "expected"),
-    [
-        ("a-1-py3-none-any.whl", X86, True),
-        ("a-1-py2.py3-none-any.whl", ARM, True),
-        ("a-1-py2-none-any.whl", X86, False),
-        ("a-1-1build-cp311-cp311-manylinux_2_28_x86_64.whl", X86, True),
-        ("a-1-cp311-cp311-manylinux_2_28_x86_64.whl", ARM, False),
-        ("a-1-cp312-cp312-manylinux_2_28_x86_64.whl", X86, False),
-        ("a-1-cp311-cp311-musllinux_1_1_x86_64.whl", X86, False),
-        ("a-1-cp311-cp311-manylinux_2_39_x86_64.whl", X86, False),
-        ("a-1-cp39-abi3-manylinux1_x86_64.whl", X86, True),
-        ("a-1-cp312-abi3-manylinux1_x86_64.whl", X86, False),
-        ("a-1-cp39-cp39-manylinux1_x86_64.whl", X86, False),
-        ("a-1-cp311-cp311-macosx_11_0_arm64.whl", ARM, False),
-        ("a-1-cp313-cp313t-manylinux_2_28_x86_64.whl", Machine("3.13", "x86_64"), False),
-        ("a.whl", X86, False),
-    ],
-)
-def test_a_wheel_fits_a_machine_by_its_name(file: str, machine: Machine, expected: bool) -> None:
-    assert fits(file, machine) is expected
-
-
-def test_machines_are_this_one_or_what_the_backend_has() -> None:
-    specs = load_specs()
-    assert machines(specs["hygon"], [], None) == [Machine("3.10", "x86_64")]
-    assert machines(specs["cpu"], ["aarch64", "x86_64"], "3.12") == [
-        Machine("3.12", "aarch64"),
-        Machine("3.12", "x86_64"),
-    ]
-    with pytest.raises(UserError) as caught:
-        machines(specs["cpu"], ["sparc", "arm64"], "3.14")
-    assert len(caught.value.message.splitlines()) == 3
 
 
 def test_check_fetches_nothing_and_counts_all_that_is_missing(build_py: BuildCommand, tmp_path: Path) -> None:
