@@ -10,30 +10,25 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
+from images.commands import run_lint, run_wheelhouse
 from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError
+from images.options import Parser, add_source_options, sources_from
 from images.selection import add_mirror, add_selection, selected
+
+if TYPE_CHECKING:
+    from images.build import BuildOptions
 
 COMMANDS_HELP = """commands (each has its own --help):
   list         backends, aliases, versions and the state of their locks
   lock         resolve a backend, or build.py's own tools, to hashes
   render       write everything under images/rendered/
+  lint         house rules on specs, locks and rendered files
+  wheelhouse   collect every wheel of a lock for a build without a network
+  reproduce    build twice without a cache, compare digests, explain any difference
   matrix       what goes with what, and what was shown to work
   build-info   describe a virtual environment that was made from a lock"""
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with our way of saying what is wrong and what was meant."""
-
-    def error(self, message: str) -> NoReturn:
-        hint = f"{self.prog} --help"
-        if message.startswith("unrecognized arguments: "):
-            wrong = message.partition(": ")[2].split()[0]
-            options = [option for action in self._actions for option in action.option_strings]
-            close = difflib.get_close_matches(wrong.partition("=")[0], options, n=1)
-            hint = f"did you mean {close[0]}?" if close else hint
-        raise UserError(f"{self.prog}: {message}", hint, EXIT_USAGE)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,6 +63,9 @@ def _command(name: str) -> Callable[[list[str]], None]:
         "list": run_list,
         "lock": run_lock,
         "render": run_render,
+        "lint": run_lint,
+        "wheelhouse": run_wheelhouse,
+        "reproduce": run_reproduce,
         "matrix": run_matrix,
         "build-info": run_build_info,
     }
@@ -95,18 +93,23 @@ def run_build(given: list[str]) -> None:
     if not options.backend:
         parser.error("--backend is missing")
 
-    from images.build import BuildOptions, build
-    from images.sources import Sources, check_sources, parse_mirrors
+    from images.build import build
 
-    sources = Sources(
-        options.wheelhouse,
-        options.index_url,
-        options.extra_index_url,
-        parse_mirrors(options.mirror),
-        options.ca_bundle,
-    )
-    check_sources(sources)
-    chosen = BuildOptions(
+    chosen = _chosen(options)
+    (spec,) = selected(options)
+    digest = build(spec, chosen)
+    if digest:
+        print(digest)
+
+
+def _chosen(options: argparse.Namespace) -> BuildOptions:
+    from images.build import BuildOptions
+
+    if options.network == "none" and not options.wheelhouse:
+        raise UserError(
+            "--network none: there is no --wheelhouse", "build.py wheelhouse makes one", EXIT_USAGE
+        )
+    return BuildOptions(
         options.tag,
         options.output,
         options.push,
@@ -115,10 +118,8 @@ def run_build(given: list[str]) -> None:
         options.base_image,
         options.allow_unresolved_base,
         options.network,
-        sources,
+        sources_from(options),
     )
-    (spec,) = selected(options)
-    build(spec, chosen)
 
 
 def _add_build_options(parser: argparse.ArgumentParser) -> None:
@@ -142,17 +143,9 @@ def _add_build_options(parser: argparse.ArgumentParser) -> None:
     add("--no-cache", action="store_true", help="repeat every step")
     add("--base-image", metavar="REF", help="another base image; the image is labelled so")
     add("--allow-unresolved-base", action="store_true", help="build on a base whose digest is not known")
-    add("--wheelhouse", type=Path, metavar="DIR", help="a folder of wheels to install from")
-    add("--index-url", metavar="URL", help="the package index to use instead of pip's default")
-    add("--extra-index-url", action="append", default=[], metavar="URL", help="a further package index")
-    add_mirror(parser)
-    add(
-        "--ca-bundle",
-        type=Path,
-        metavar="FILE",
-        help="certificates of a TLS proxy (PEM): a secret of the build",
-    )
-    add("--network", choices=["host"], help="let build steps use the host's network")
+    add_source_options(parser)
+    network = "let build steps use the host's network, or none: then --wheelhouse must have every wheel"
+    add("--network", choices=["host", "none"], help=network)
 
 
 def _oci_path(text: str) -> Path:
@@ -232,6 +225,29 @@ def run_render(given: list[str]) -> None:
     else:
         changed = render.write(files, whole)
         print(f"rendered {len(files)} files, {len(changed)} changed")
+
+
+def run_reproduce(given: list[str]) -> None:
+    """`build.py reproduce`: two cold builds, one digest; else what differs, file by file, and exit code 1."""
+    parser = Parser(prog="build.py reproduce", description=run_reproduce.__doc__, allow_abbrev=False)
+    _add_build_options(parser)
+    against = "a digest or layout that stands for the first of the two builds"
+    parser.add_argument("--against", metavar="sha256:DIGEST|oci:PATH", help=against)
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder that keeps the layouts")
+    options = parser.parse_args(given)
+    without_effect = ("render_only", "tag", "output", "push", "no_cache")
+    wrong = [f"--{name.replace('_', '-')}" for name in without_effect if getattr(options, name)]
+    if wrong or not options.backend:
+        parser.error(f"{', '.join(wrong)}: has no effect here" if wrong else "--backend is missing")
+    if options.against and not options.against.startswith(("sha256:", "oci:")):
+        parser.error(f"--against: {options.against!r} is neither sha256:DIGEST nor oci:PATH")
+    if options.keep and options.keep.exists():
+        parser.error(f"--keep: {options.keep} exists already")
+
+    from images.reproduce import reproduce
+
+    (spec,) = selected(options)
+    print(reproduce(spec, _chosen(options), options.against, options.keep))
 
 
 def run_matrix(given: list[str]) -> None:

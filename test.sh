@@ -45,4 +45,5 @@ if [ $# -gt 0 ]; then exec "$VENV/bin/python" -m pytest "$@"; fi
 "$VENV/bin/ruff" format --check .
 "$VENV/bin/mypy"
 "$VENV/bin/python" build.py render --check
+"$VENV/bin/python" build.py lint
 exec "$VENV/bin/python" -m pytest -m "not engine and not slow and not device and not peer"

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 from images import render
 from images.context import Revision, prepare, revision
 from images.errors import EXIT_CONFIG, UserError
+from images.lint import require_clean
 from images.lockfile import Lock, require_fresh
+from images.machine import Machine
 from images.sources import Sources, base_address
 from images.spec import UNRESOLVED, BackendSpec
+from images.wheelhouse import require_complete, wanted
 
 if TYPE_CHECKING:
     from images.engine import Engine
@@ -36,19 +39,24 @@ class BuildOptions:
     sources: Sources = field(default_factory=Sources)
 
 
-def build(spec: BackendSpec, options: BuildOptions) -> None:
-    """Render, then build and tag; raises UserError with the exit code of what stands in the way."""
+def build(spec: BackendSpec, options: BuildOptions) -> str:
+    """Render, then build and tag; returns the image's digest, or nothing if only files were rendered.
+
+    Raises UserError with the exit code of what stands in the way.
+    """
     if options.render_only:
         _render(spec)
-        return
+        return ""
     lock = require_fresh(spec)
     _render(spec)
     _check_base(spec, options)
+    _say(require_clean(spec.image))
     engine = _connect(spec)
     _check_architecture(spec, lock, engine.architecture)
+    _check_wheelhouse(spec, options, lock, engine.architecture)
     tags = options.tags or [f"isotune:{spec.image}-{lock.lock_id}", f"isotune:{spec.image}"]
     with tempfile.TemporaryDirectory(prefix="isotune-build-") as folder:
-        _run(spec, options, engine, tags, Path(folder))
+        return _run(spec, options, engine, tags, Path(folder))
 
 
 def _render(spec: BackendSpec) -> None:
@@ -82,20 +90,19 @@ def _check_architecture(spec: BackendSpec, lock: Lock, architecture: str) -> Non
     if architecture not in spec.architectures:
         message = f"engine: it is {architecture}, {spec.image} is for {', '.join(spec.architectures)}"
         raise UserError(message, "use an engine on such a host", EXIT_CONFIG)
-    tag = "cp" + spec.python.version.replace(".", "")
-    where = f"images/locks/{spec.image}: {tag} {architecture}"
-    faults = [
-        f"{where}: no hash is known of {item['distribution']} {item['version']}"
-        for item in lock.wheels
-        if (item["python"], item["architecture"], item["sha256"]) == (tag, architecture, UNRESOLVED)
-    ]
-    if faults:
-        where = f"where {spec.torch.index} answers, or " if spec.torch.index else ""
-        hint = f"python build.py lock {spec.selection}, {where}with the wheel in a folder: --wheelhouse DIR"
-        raise UserError("\n".join(faults), hint, EXIT_CONFIG)
+    wanted(spec, lock, Machine(spec.python.version, architecture))
 
 
-def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[str], folder: Path) -> None:
+def _check_wheelhouse(spec: BackendSpec, options: BuildOptions, lock: Lock, architecture: str) -> None:
+    """With the network cut everything must be there: say all that is missing before minutes are spent."""
+    if options.network == "none" and options.sources.wheelhouse:
+        state = require_complete(
+            spec, lock, options.sources.wheelhouse, Machine(spec.python.version, architecture)
+        )
+        _say(f"{options.sources.wheelhouse}: all {len(state.found)} wheels are there, compared by hash")
+
+
+def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[str], folder: Path) -> str:
     from images.engine import BuildRequest
 
     source = revision()
@@ -123,7 +130,7 @@ def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[st
     for tag in tags if options.push else []:
         engine.push(tag)
         _say(f"pushed {tag}")
-    print(digest)
+    return digest
 
 
 def _arguments(spec: BackendSpec, options: BuildOptions, source: Revision, engine: Engine) -> dict[str, str]:

@@ -12,6 +12,8 @@ from images.spec import IMAGES, ROOT
 
 # 2026-01-01: for a tree without a commit.
 FIXED_EPOCH = 1767225600
+# What a build reads of images/ itself.
+IN_IMAGE = ("entrypoint.sh", "frozen.py", "launcher", "record.py", "settle.sh")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "*.egg-info")
 
 
@@ -43,7 +45,7 @@ def prepare(folder: Path, image: str, epoch: int) -> None:
     """Copy the context into an empty folder, laid out as in the repository: the Dockerfile fits both."""
     shutil.copytree(ROOT / "train", folder / "train", ignore=LEFT_OUT)
     rendered = Path("images/rendered") / image
-    names = [Path("images") / name for name in ("entrypoint.sh", "launcher", "record.py", "settle.sh")]
+    names = [Path("images") / name for name in IN_IMAGE]
     names += [Path("images/locks") / image / "requirements.txt"]
     names += [rendered / path.name for path in sorted((IMAGES / "rendered" / image).iterdir())]
     for name in names:

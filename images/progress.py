@@ -42,6 +42,14 @@ CURES = [
         r"OCI exporter is not supported",
         "this engine's store has no OCI images: turn on its containerd image store",
     ),
+    (
+        r"changed after the base image|was replaced: it came from|is refused here",
+        "a package of the lock brings its own torch: take it out of the stack, or add it to `provided`",
+    ),
+    (
+        r"Temporary failure resolving|Could not connect to|Failed to fetch|Unable to locate package",
+        "the archive of system packages is out of reach: --mirror HOST=HOST, or a --base-image that has them",
+    ),
     (r"No space left on device", "the engine's disk is full: docker system prune"),
     (
         r"No module named (?:venv|ensurepip)|ensurepip is not available",

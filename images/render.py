@@ -101,6 +101,8 @@ def _values(spec: BackendSpec, lock: Lock | None) -> dict[str, Any]:
         "banner": BANNER.format(name=spec.name, image=spec.image),
         "spec": spec,
         "base": spec.base.reference if unresolved else f"{spec.base.reference}@{spec.base.digest}",
+        "provided": "".join(f" '{name}=={version}'" for name, version in sorted(spec.provided.items())),
+        "apt_lines": spec.system_packages.source_lines() if spec.system_packages else [],
         "isotune": isotune_version(),
         "lock_id": lock.lock_id if lock else "missing",
         "spec_checksum": lock.spec_checksum if lock else "missing",

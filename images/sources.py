@@ -18,6 +18,8 @@ class Sources:
     extra_index_urls: list[str] = field(default_factory=list)
     mirrors: dict[str, str] = field(default_factory=dict)
     ca_bundle: Path | None = None
+    # Without a network: pip would ask the index again and again before it looks into the wheelhouse.
+    no_index: bool = False
 
     def secrets(self, spec: BackendSpec, folder: Path) -> dict[str, Path]:
         """Return build secrets by id; what is written for them goes below `folder`."""
@@ -29,10 +31,18 @@ class Sources:
             secrets["pip"] = folder / "pip.conf"
             secrets["pip"].write_text(settings, encoding="utf-8")
             secrets["pip"].chmod(0o600)
+        archive = spec.system_packages.archive if spec.system_packages else ""
+        if spec.system_packages and mirrored(archive, self.mirrors) != archive:
+            secrets["apt"] = folder / "apt.list"
+            lines = spec.system_packages.source_lines(mirrored(archive, self.mirrors))
+            secrets["apt"].write_text("\n".join(lines) + "\n", encoding="utf-8")
+            secrets["apt"].chmod(0o600)
         return secrets
 
     def pip_settings(self, spec: BackendSpec) -> str:
         """Return a pip.conf with the addresses, or nothing if pip's own default is all that is needed."""
+        if self.no_index:
+            return "[global]\nno-index = true\n"
         extra = [mirrored(url, self.mirrors) for url in self.extra_index_urls]
         if spec.torch.index and not self._has_torch(spec):
             extra.append(mirrored(spec.torch.index, self.mirrors))

@@ -21,6 +21,9 @@ Name = Annotated[
     str, Field(pattern=r"^[a-z][a-z0-9-]*$", description="lower-case letters, digits and dashes")
 ]
 Version = Annotated[str, Field(pattern=r"^\d[\w.+!-]*$", description="a version in quotes, such as '2.10.0'")]
+PackageVersion = Annotated[
+    str, Field(pattern=r"^\d[\w.+:~-]*$", description="a distribution's version, such as 3.12.3-0ubuntu2.1")
+]
 PythonVersion = Annotated[
     str, Field(pattern=r"^3\.\d{1,2}$", description="a Python version in quotes, such as '3.11'")
 ]
@@ -110,6 +113,26 @@ class Plugin(Part):
     module: str = Field(description="the name it is imported by")
     version: Version
     hashes: list[WheelHash] = Field(default=[], description="known hashes of its wheels")
+
+
+class SystemPackages(Part):
+    """Packages that the base lacks, from its distribution's archive as it was at one moment."""
+
+    archive: str = Field(
+        pattern=r"^https?://\S*/\d{8}T\d{6}Z/?$",
+        description="the address of a dated snapshot, ending in a moment such as 20260928T000000Z",
+    )
+    suites: list[Name] = Field(min_length=1, description="suites of the archive, such as noble-updates")
+    components: list[Name] = Field(min_length=1, description="components of the archive, such as main")
+    keyring: AbsolutePath = Field(description="the keys in the base image that sign the archive")
+    versions: dict[str, PackageVersion] = Field(min_length=1, description="package to its exact version")
+
+    def source_lines(self, archive: str | None = None) -> list[str]:
+        """Return the lines of a sources.list, perhaps with a mirror's address of the archive."""
+        # An old moment's Release file has expired by its own word: its date is the point here.
+        options = f"[signed-by={self.keyring} check-valid-until=no]"
+        where = archive or self.archive
+        return [f"deb {options} {where} {suite} {' '.join(self.components)}" for suite in self.suites]
 
 
 class Toolkit(Part):
@@ -207,7 +230,9 @@ class BackendSpec(Part):
     )
     import_at_build: bool = Field(description="can torch be imported without the driver?")
     import_note: str = Field(default="", description="why not, or under which condition")
-    system_packages: list[str] = Field(default=[], description="packages of the base's distribution to add")
+    system_packages: SystemPackages | None = Field(
+        default=None, description="packages of the base's distribution to add"
+    )
     environment: dict[EnvName, str] = {}
     activate: list[Activation] = []
     runtime: Runtime

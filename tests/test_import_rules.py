@@ -88,7 +88,7 @@ def test_the_build_side_needs_no_more_than_its_list(name: str) -> None:
     assert roots(ROOT / name) <= allowed
 
 
-@pytest.mark.parametrize("name", ["images/record.py"])
+@pytest.mark.parametrize("name", ["images/frozen.py", "images/record.py"])
 def test_what_runs_inside_a_build_needs_the_standard_library_alone(name: str) -> None:
     assert roots(ROOT / name) <= set(sys.stdlib_module_names)
 

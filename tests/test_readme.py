@@ -46,8 +46,10 @@ def test_links_lead_to_files_of_the_repository(page: str) -> None:
 
 def test_every_option_in_a_shown_command_is_known() -> None:
     helps = {
-        "build.py": run("build.py", "--help")
-        + "".join(run("build.py", name, "--help") for name in ("lock", "render", "matrix")),
+        "build.py": "".join(
+            run("build.py", *command, "--help")
+            for command in ([], ["lock"], ["render"], ["matrix"], ["lint"], ["wheelhouse"], ["reproduce"])
+        ),
         "train": "".join(
             run("-c", "from train.cli import main; main()", *command, "--help")
             for command in ([], ["verify"], ["make-tiny"])

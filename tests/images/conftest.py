@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -91,7 +92,28 @@ def build_options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def cpu_image(build_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+def proxied(build_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Docker's command line passes a proxy's settings on to every build, as behind a corporate proxy.
+
+    Only an exception from the proxy, so that what the builds fetch still goes the usual way.
+    """
+    usual = Path(os.environ.get("DOCKER_CONFIG", Path.home() / ".docker"))
+    folder = tmp_path_factory.mktemp("docker")
+    config = usual / "config.json"
+    settings = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
+    settings["proxies"] = {"default": {"noProxy": f"{SECRET}.example.org"}}
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    if (usual / "cli-plugins").exists():
+        (folder / "cli-plugins").symlink_to(usual / "cli-plugins")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_CONFIG", str(folder))
+        yield
+
+
+@pytest.fixture(scope="session")
+def cpu_image(
+    build_options: list[str], proxied: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Image]:
     """The cpu image, built once; ISOTUNE_TEST_TAG keeps it under that name afterwards.
 
     From a copy: an edit made while the tests run must not look like a build that differs from itself.

@@ -272,8 +272,30 @@ def test_the_engine_finds_no_fault_in_a_rendered_dockerfile(build_options: list[
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_proxy_s_settings_reach_the_steps_of_a_build(cpu_image: Image, tmp_path: Path) -> None:
+    """So the search for them in every layer, above, looks for something that was there."""
+    base = next(option for option in cpu_image.options if option.startswith("--base-image=")).partition("=")[
+        2
+    ]
+    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN echo seen $NO_PROXY\n", encoding="utf-8")
+    command = ["docker", "buildx", "build", "--progress=plain", "--no-cache", "--output=type=cacheonly", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert f"seen {SECRET}.example.org" in done.stderr
+
+
 @pytest.mark.slow
-def test_two_cold_builds_give_the_same_digest(cpu_image: Image) -> None:
-    cold = cpu_image.build_again("--no-cache")
-    assert cold.returncode == 0, cold.stderr
-    assert cold.stdout.strip() == cpu_image.digest
+def test_a_cold_build_from_a_wheelhouse_without_a_network_gives_the_same_digest(
+    cpu_image: Image, tmp_path: Path
+) -> None:
+    """Cold, cut off, and the wheels from a folder that was filled before: still the image that was built."""
+    wheels = tmp_path / "wheels"
+    given = [option for option in cpu_image.options if not option.startswith(("--tag", "--network"))]
+    sources = [option for option in given if not option.startswith("--base-image")]
+    collected = cpu_image.build("wheelhouse", *sources, wheels)
+    assert collected.returncode == 0, collected.stderr
+    assert SECRET not in collected.stdout + collected.stderr
+    options = [option for option in given if not option.startswith(("--wheelhouse", "--index", "--ca"))]
+    options += ["--network=none", f"--wheelhouse={wheels}", f"--against={cpu_image.digest}"]
+    done = cpu_image.build("reproduce", *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"cpu: a cold build gives {cpu_image.digest}\n"
