@@ -1,54 +1,16 @@
-"""The recipe: one strict schema for the YAML file and the command line.
-
-PyYAML reads `1e-4` as text and `yes` as a boolean: numbers are accepted as text, booleans never as numbers.
-"""
+"""The recipe: one strict schema for the YAML file and the command line."""
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from train.adapters.settings import LoraSettings, Number, OftSettings, Strict, Whole
 from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError
-
-
-def _not_boolean(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a number is due, this is true/false (YAML reads yes, no, on and off so)")
-    return value
-
-
-Whole = Annotated[int, BeforeValidator(_not_boolean)]
-Number = Annotated[float, BeforeValidator(_not_boolean), Field(allow_inf_nan=False)]
-
-
-class Strict(BaseModel):
-    """A model that knows all its keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-
-class LoraSettings(Strict):
-    """LoRA, in PEFT's words."""
-
-    r: Whole = Field(8, ge=1, description="rank of the update")
-    lora_alpha: Number = Field(16, gt=0, description="the update is scaled by lora_alpha / r")
-    lora_dropout: Number = Field(0.0, ge=0, lt=1, description="dropout on the adapter's input")
-
-
-class OftSettings(Strict):
-    """OFT, in PEFT's words; the rotation comes from a skew-symmetric matrix by a Cayley map."""
-
-    oft_block_size: Whole = Field(
-        32, ge=2, description="size of a rotation block; must divide each layer's inputs"
-    )
-    cayley: Literal["exact", "series"] = Field(
-        "exact",
-        description="exact: a linear solve, orthogonal at any learning rate; series: Cayley-Neumann, 5 terms",
-    )
 
 
 class RunConfig(Strict):
@@ -57,13 +19,19 @@ class RunConfig(Strict):
     adapter: Literal["lora", "oft"] = Field(description="what is trained")
     model: Path = Field(description="folder of a Qwen2, Qwen2.5 or Qwen3 checkpoint")
     data: Path = Field(description="training rows, .jsonl or .json")
-    output: Path = Field(description="folder for the results; new or empty")
+    output: Path = Field(description="folder for the results: new, empty, or that of an unfinished run")
     eval_data: Path | None = Field(None, description="rows for the evaluation loss and the generations")
+    init_adapter: Path | None = Field(
+        None, description="folder of a trained adapter to go on with, by a new optimizer and its own settings"
+    )
 
     lora: LoraSettings = LoraSettings()
     oft: OftSettings = OftSettings()
-    target_modules: Literal["auto"] | list[str] = Field(
-        "auto", description="names of the linear layers to adapt; auto: every projection of attention and MLP"
+    target_modules: Literal["auto", "vision"] | list[str] = Field(
+        "auto",
+        description="layers to adapt: their names, patterns of full names such as visual.blocks.*.attn.qkv; "
+        "auto: every projection of attention and MLP in the language model; vision: every one in the blocks "
+        "of the vision tower",
     )
 
     max_length: Whole = Field(2048, ge=8, description="longest sample, in tokens")
@@ -88,6 +56,15 @@ class RunConfig(Strict):
     gradient_checkpointing: bool = Field(False, description="less memory, about a third more time")
     seed: Whole = Field(42, ge=0, le=2**32 - 1)
     logging_steps: Whole = Field(1, ge=1, description="a line of metrics every so many steps")
+    save_steps: Whole = Field(
+        200, ge=1, description="a checkpoint every so many steps, and one after the last step"
+    )
+    save_total_limit: Whole = Field(3, ge=1, description="so many checkpoints are kept, the newest ones")
+    resume: Literal["auto", "never", "weights-only"] = Field(
+        "auto",
+        description="an output folder with an unfinished run: auto goes on exactly from its newest whole "
+        "checkpoint; weights-only also where optimizer or random states are missing; never refuses it",
+    )
 
     device: Literal["auto", "cuda", "npu", "cpu"] = Field(
         "auto", description="auto: what the image was built for"
@@ -221,7 +198,10 @@ def _fault_line(fault: dict[str, Any], origins: dict[tuple[str, ...], str], reci
         return f"{place}: no such field{_suggest(path)}"
     if fault["type"] == "missing":
         return f"{place}: not given; --{path[-1].replace('_', '-')} or the recipe must say it"
-    return f"{place}: {fault['msg'].removeprefix('Value error, ')}, not {fault['input']!r}"
+    message = fault["msg"].removeprefix("Value error, ")
+    if isinstance(fault["input"], dict):  # fields that contradict each other: the message has their values
+        return f"{place}: {message}"
+    return f"{place}: {message}, not {fault['input']!r}"
 
 
 def _suggest(path: tuple[str, ...]) -> str:

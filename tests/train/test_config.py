@@ -146,3 +146,70 @@ def test_a_recipe_with_strange_keys_is_named(tmp_path: Path) -> None:
         recipe.write_text(content, encoding="utf-8")
         with pytest.raises(UserError, match="recipe.yaml"):
             build_config(recipe, FLAGS, [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "faults"),
+    [
+        (
+            ["oft_num_blocks=4", "oft_block_size=32"],
+            ["oft_num_blocks 4 and oft_block_size 32 are both given"],
+        ),
+        (["oft_num_blocks=4", "oft_block_size=auto"], ["oft_block_size auto are both given"]),
+        (["num_cayley_neumann_terms=6"], ["num_cayley_neumann_terms has no effect: cayley is exact"]),
+        (["cayley=exact", "on_drift=stop"], ["on_drift has no effect: cayley is exact"]),
+        (["eps=1e-4"], ["eps has no effect: coft is off"]),
+        (["eps=1e-4", "coft=false", "on_drift=exact"], ["eps has no effect", "on_drift has no effect"]),
+    ],
+)
+def test_oft_settings_that_contradict_each_other_are_all_named(
+    settings: list[str], faults: list[str]
+) -> None:
+    with pytest.raises(UserError) as caught:
+        build_config(None, {**FLAGS, "adapter": "oft"}, [f"oft.{text}" for text in settings])
+    assert caught.value.exit_code == EXIT_CONFIG
+    assert all(fault in caught.value.message for fault in faults)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["oft_num_blocks=4"],
+        ["oft_block_size=auto"],
+        ["coft=true", "eps=1e-4"],
+        ["coft=true"],
+        ["cayley=series", "num_cayley_neumann_terms=6", "on_drift=exact"],
+    ],
+)
+def test_oft_settings_that_go_together_are_taken(settings: list[str]) -> None:
+    config = build_config(None, {**FLAGS, "adapter": "oft"}, [f"oft.{text}" for text in settings])
+    for text in settings:
+        name, value = text.split("=")
+        assert str(getattr(config.oft, name)).lower() in (value, "0.0001")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("oft_block_size", "1"),
+        ("oft_block_size", "nearest"),
+        ("oft_block_size", "true"),
+        ("oft_num_blocks", "0"),
+        ("num_cayley_neumann_terms", "1"),
+        ("eps", "0"),
+        ("module_dropout", "1"),
+        ("cayley", "neumann"),
+        ("on_drift", "warn"),
+    ],
+)
+def test_oft_settings_that_mean_nothing_are_refused(name: str, value: str) -> None:
+    with pytest.raises(UserError, match=f"--set oft.{name}"):
+        build_config(None, {**FLAGS, "adapter": "oft"}, [f"oft.{name}={value}"])
+
+
+@pytest.mark.parametrize("value", ["auto", "vision", "[q_proj, visual.blocks.*.attn.qkv]"])
+def test_targets_are_words_or_a_list(value: str) -> None:
+    config = build_config(None, FLAGS, [f"target_modules={value}"])
+    assert config.target_modules in (value, ["q_proj", "visual.blocks.*.attn.qkv"])
+    with pytest.raises(UserError, match="--set target_modules"):
+        build_config(None, FLAGS, ["target_modules=q_proj"])

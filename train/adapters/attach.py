@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections import defaultdict
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +17,14 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
+VISION = "visual"
+"""The part of a module's name that is the vision tower in Qwen's multimodal models."""
+
 
 @dataclass(frozen=True)
 class Target:
-    """One kind of layer that gets an adapter: the last part of its name, its sides, and the modules of
-    that kind.
+    """One kind of layer that gets an adapter: the last part of its name (`visual.` before it in the vision
+    tower), its sides, and the full names of the layers of that kind.
     """
 
     kind: str
@@ -29,34 +34,67 @@ class Target:
 
 
 def adapter_module(name: str) -> Any:
-    """The file of an adapter: `peft_config`, `faults`, `hint`."""
+    """The file of an adapter: `peft_config`, `faults`, `hint`, `settings`, `attached_faults`, `batched`."""
     return import_module(f"train.adapters.{name}")
 
 
 def find_targets(model: PreTrainedModel, config: RunConfig) -> list[Target]:
     """The layers that get an adapter; UserError (exit 78) names every target that matches none.
 
-    `auto` takes every linear layer but the output head: the projections of attention and MLP in each block.
+    `auto` and plain names mean the language model: its linear layers without the output head. The vision
+    tower is reached by `vision`, or by patterns of full names.
     """
     linear = _linear_layers(model)
-    kinds = sorted({name.rsplit(".", 1)[-1] for name in linear})
-    wanted = kinds if config.target_modules == "auto" else list(config.target_modules)
+    chosen = _chosen(linear, config.target_modules)
+    grouped: dict[tuple[str, int, int], list[str]] = defaultdict(list)
+    for name, (inputs, outputs) in linear.items():
+        if name in chosen:
+            grouped[_kind(name), inputs, outputs].append(name)
+    return [Target(*key, modules=tuple(names)) for key, names in grouped.items()]
+
+
+def _chosen(linear: dict[str, tuple[int, int]], wanted: str | list[str]) -> set[str]:
+    language = {name for name in linear if not _in_vision(name)}
+    if wanted == "auto":
+        return language
+    if wanted == "vision":
+        # Each block's projections; the merger behind the blocks is reached by a pattern.
+        if blocks := {name for name in linear if _in_vision(name) and ".blocks." in name}:
+            return blocks
+        raise UserError(
+            "target_modules: vision: this model has no vision tower", "auto is for the text", EXIT_CONFIG
+        )
+    found = {item: _matches(item, linear, language) for item in wanted}
+    kinds = sorted({_kind(name) for name in linear})
     if not wanted:
         raise UserError(
             "target_modules: is empty, nothing would be trained",
             f"name some of {', '.join(kinds)}",
             EXIT_CONFIG,
         )
-    missing = [kind for kind in wanted if kind not in kinds]
-    if missing:
-        lines = [f"target_modules: no linear layer is named {kind}{_near(kind, kinds)}" for kind in missing]
+    if missing := [item for item, names in found.items() if not names]:
+        lines = [f"target_modules: no linear layer is named {item}{_near(item, kinds)}" for item in missing]
         raise UserError("\n".join(lines), f"this model has {', '.join(kinds)}", EXIT_CONFIG)
-    grouped: dict[tuple[str, int, int], list[str]] = defaultdict(list)
-    for name, (inputs, outputs) in linear.items():
-        kind = name.rsplit(".", 1)[-1]
-        if kind in wanted:
-            grouped[kind, inputs, outputs].append(name)
-    return [Target(*key, modules=tuple(names)) for key, names in grouped.items()]
+    return set().union(*found.values())
+
+
+def _matches(item: str, linear: dict[str, tuple[int, int]], language: set[str]) -> set[str]:
+    if any(mark in item for mark in ".*?["):
+        return {
+            name
+            for name in linear
+            if fnmatchcase(name, item) or fnmatchcase(name, f"*.{item}") or _kind(name) == item
+        }
+    return {name for name in language if name.rsplit(".", 1)[-1] == item}
+
+
+def _in_vision(name: str) -> bool:
+    return VISION in name.split(".")
+
+
+def _kind(name: str) -> str:
+    last = name.rsplit(".", 1)[-1]
+    return f"{VISION}.{last}" if _in_vision(name) else last
 
 
 def _linear_layers(model: PreTrainedModel) -> dict[str, tuple[int, int]]:
@@ -80,25 +118,36 @@ def attach(model: PreTrainedModel, config: RunConfig, targets: list[Target]) -> 
     """The model with a fresh adapter on every target. Trainable parameters are fp32, whatever the base holds.
 
     Raises UserError (exit 78) where the settings do not fit the layers, (exit 70) where PEFT attached to
-    others.
+    others, or in another way than the settings say.
     """
     from peft import get_peft_model
 
     adapter = adapter_module(config.adapter)
     if faults := adapter.faults(config, targets):
         raise UserError("\n".join(faults), adapter.hint(config, targets), EXIT_CONFIG)
-    kinds = sorted({target.kind for target in targets})
-    adapted = get_peft_model(model, adapter.peft_config(config, kinds), autocast_adapter_dtype=True)
+    settings = adapter.peft_config(config, _names(model, targets))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of adjusted blocks: `faults` and `attached_faults` decide on these
+        adapted = get_peft_model(model, settings, autocast_adapter_dtype=True)
     due = {name for target in targets for name in target.modules}
     got = set(adapted.targeted_module_names)
+    faults = []
     if due != got:
         wrong = ", ".join(sorted(due ^ got)[:5])
-        raise UserError(
-            f"adapter: PEFT attached to {len(got)} layers, {len(due)} are due; for example {wrong}",
-            "",
-            EXIT_TRAINING,
-        )
-    return adapted
+        faults = [f"adapter: PEFT attached to {len(got)} layers, {len(due)} are due; for example {wrong}"]
+    if faults := faults or adapter.attached_faults(config, targets, adapted):
+        raise UserError("\n".join(faults), "", EXIT_TRAINING)
+    return batched(adapted)
+
+
+def _names(model: PreTrainedModel, targets: list[Target]) -> list[str]:
+    """What PEFT's config names: the last parts of the names where they mean these layers and no others,
+    else the full names.
+    """
+    due = {name for target in targets for name in target.modules}
+    lasts = {name.rsplit(".", 1)[-1] for name in due}
+    alike = {name for name, _ in model.named_modules() if name.rsplit(".", 1)[-1] in lasts}
+    return sorted(lasts) if alike == due else sorted(due)
 
 
 def trainable(model: PeftModel) -> dict[str, Any]:
@@ -108,22 +157,27 @@ def trainable(model: PeftModel) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TargetRow:
-    """A line of the start-up table."""
+    """A line of the start-up table; `settings`: the adapter's own, per layer of this kind."""
 
     kind: str
     in_features: int
     out_features: int
     num_layers: int
     num_parameters: int
+    settings: dict[str, int]
 
 
 def target_table(model: PeftModel, targets: list[Target]) -> list[TargetRow]:
-    """Per kind of layer: its sides, how many there are, and the parameters that are trained in them."""
+    """Per kind of layer: its sides, how many there are, what the adapter does there, and the parameters
+    that are trained in them.
+    """
     sizes: dict[str, int] = defaultdict(int)
     owners = {f"base_model.model.{name}.": name for target in targets for name in target.modules}
     for name, parameter in trainable(model).items():
         owner = next((module for prefix, module in owners.items() if name.startswith(prefix)), "")
         sizes[owner] += parameter.numel()
+    adapter = kind_module(model)
+    layers = dict(model.get_base_model().named_modules())
     return [
         TargetRow(
             target.kind,
@@ -131,6 +185,18 @@ def target_table(model: PeftModel, targets: list[Target]) -> list[TargetRow]:
             target.out_features,
             len(target.modules),
             sum(sizes[name] for name in target.modules),
+            adapter.layer_settings(layers[target.modules[0]], model.active_adapter),
         )
         for target in targets
     ]
+
+
+def kind_module(model: PeftModel) -> Any:
+    """The file of the adapter that a model carries, by PEFT's own word for it."""
+    active: Any = model.peft_config[model.active_adapter]
+    return adapter_module(active.peft_type.value.lower())
+
+
+def batched(model: PeftModel) -> PeftModel:
+    """The same model; PEFT's layers read from computations that are made once for many of them."""
+    return kind_module(model).batched(model)

@@ -10,7 +10,7 @@ import torch
 
 from train.adapters import attach, oft
 from train.config import RunConfig
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, EXIT_TRAINING, UserError
 from train.loop.model import load_model
 
 PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -43,6 +43,31 @@ def test_the_table_accounts_for_every_trainable_parameter(
         p.numel() for p in attach.trainable(adapted).values()
     )
     assert all(row.num_parameters > 0 for row in table)
+    shown = {row.kind: row.settings for row in table}
+    if adapter == "lora":
+        assert set(map(str, shown.values())) == {"{'r': 8}"}
+    else:
+        assert shown["q_proj"] == {"oft_block_size": 32, "oft_num_blocks": 8}
+        assert shown["down_proj"] == {"oft_block_size": 32, "oft_num_blocks": 16}
+
+
+@pytest.mark.parametrize(
+    ("targets", "names"),
+    [
+        ("auto", PROJECTIONS),
+        (["q_proj"], {"q_proj"}),
+        (["layers.1.mlp.up_proj"], {"model.layers.1.mlp.up_proj"}),
+        (["layers.*.mlp.up_proj"], {"up_proj"}),
+    ],
+)
+def test_the_adapters_config_names_kinds_where_these_mean_the_same(
+    model: Any, recipe: dict[str, Any], targets: Any, names: set[str]
+) -> None:
+    settings = config(recipe, target_modules=targets)
+    found = attach.find_targets(model, settings)
+    adapted = attach.attach(model, settings, found)
+    assert adapted.peft_config["default"].target_modules == names
+    assert set(adapted.targeted_module_names) == {name for target in found for name in target.modules}
 
 
 @pytest.mark.parametrize("adapter", ["lora", "oft"])
@@ -80,6 +105,20 @@ def test_a_block_that_does_not_divide_is_refused_for_every_layer_with_the_sizes_
     assert len(caught.value.message.splitlines()) == 7
     assert "48 does not divide the 256 inputs of q_proj" in caught.value.message
     assert "2, 4, 8, 16, 32, 64, 128, 256" in caught.value.hint
+    assert "oft.oft_block_size=auto" in caught.value.hint
+
+
+def test_a_layer_that_peft_leaves_out_is_an_error(
+    model: Any, recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(recipe, target_modules=["q_proj", "up_proj"])
+    targets = attach.find_targets(model, settings)
+    monkeypatch.setattr(attach, "_names", lambda model, targets: ["q_proj"])
+    with pytest.raises(
+        UserError, match="PEFT attached to 2 layers, 4 are due; for example .*up_proj"
+    ) as caught:
+        attach.attach(model, settings, targets)
+    assert caught.value.exit_code == EXIT_TRAINING
 
 
 def test_a_rank_above_a_layers_sides_is_refused(model: Any, recipe: dict[str, Any]) -> None:

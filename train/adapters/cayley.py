@@ -1,0 +1,166 @@
+"""From skew-symmetric matrices to rotations: the exact Cayley map and its Neumann series, for many
+blocks in one batch, and how far a rotation is from being one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+NEWTON_STEPS = 24
+"""Products that the inverse takes where a device has no solver. The error of a step is the square of the
+last one's; it starts near 1 - 1 / norm(Q)^2, so norms up to a few hundred come out exact in fp32."""
+SQUARINGS = 6
+"""Of Q^T Q, for its spectral norm: leaves a relative error of (block / 2) ** (1 / 128) - 1, 2 % at 32."""
+
+
+@lru_cache(maxsize=64)
+def _tables(block: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What leads from a vector to its matrix and back: for each entry of the flat matrix the place in the
+    vector (int64 [block * block]) and the sign (fp32, 0 on the diagonal); for each entry of the vector its
+    place in the flat matrix (int64 [block * (block - 1) / 2]).
+    """
+    rows, columns = torch.triu_indices(block, block, 1)
+    places = torch.zeros(block, block, dtype=torch.int64)
+    places[rows, columns] = places[columns, rows] = torch.arange(len(rows))
+    signs = torch.zeros(block, block)
+    signs[rows, columns] = 1.0
+    signs[columns, rows] = -1.0
+    return places.flatten().to(device), signs.flatten().to(device), (rows * block + columns).to(device)
+
+
+class _Skew(torch.autograd.Function):
+    """Vectors of the entries above the diagonal, row by row, to skew-symmetric matrices."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: torch.Tensor, block: int) -> torch.Tensor:
+        places, signs, _ = _tables(block, vectors.device)
+        ctx.block = block
+        return vectors.index_select(1, places).mul_(signs).view(-1, block, block)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        _, _, upper = _tables(ctx.block, gradient.device)
+        return (gradient - gradient.mT).flatten(1).index_select(1, upper), None
+
+
+class _Exact(torch.autograd.Function):
+    """Q to R = (I - Q)(I + Q)^-1 = 2 (I + Q)^-1 - I.
+
+    The inverse is (R + I) / 2: backward needs nothing but R.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, skew: torch.Tensor) -> torch.Tensor:
+        shifted = skew.clone()
+        shifted.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        rotation = inverse(shifted).mul_(2.0)
+        rotation.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+        ctx.save_for_backward(rotation)
+        return rotation
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (rotation,) = ctx.saved_tensors
+        inverted = rotation.clone()
+        inverted.diagonal(dim1=-2, dim2=-1).add_(1.0)  # twice the inverse; the factor goes at the end
+        return torch.bmm(torch.bmm(inverted.mT, gradient), inverted.mT).mul_(-0.5)
+
+
+def skew_matrices(vectors: torch.Tensor, block: int) -> torch.Tensor:
+    """fp32 [n, block (block - 1) / 2] to [n, block, block], the order of the entries as PEFT has it."""
+    return _Skew.apply(vectors, block)
+
+
+def exact(skew: torch.Tensor) -> torch.Tensor:
+    """(I - Q)(I + Q)^-1 for skew-symmetric Q [n, b, b], fp32: PEFT's map with `use_cayley_neumann` off.
+
+    Orthogonal at any norm of Q (arXiv 2306.07280, section 4).
+    """
+    return _Exact.apply(skew)
+
+
+def series(skew: torch.Tensor, num_terms: int) -> torch.Tensor:
+    """The Cayley-Neumann series I + 2 Q + 2 Q^2 + ... + Q^(num_terms - 1), as PEFT cuts it
+    (arXiv 2506.19847, section 4): near (I + Q)(I - Q)^-1, the transpose of `exact`, while norm(Q) is well
+    below 1.
+    """
+    rotation = torch.eye(skew.shape[-1], device=skew.device, dtype=skew.dtype).expand_as(skew)
+    if num_terms < 2:
+        return rotation.clone()
+    rotation = torch.add(rotation, skew, alpha=2.0)
+    if num_terms < 3:
+        return rotation
+    power = torch.bmm(skew, skew)
+    rotation = torch.add(rotation, power, alpha=2.0)
+    for _ in range(3, num_terms - 1):
+        power = torch.bmm(power, skew)
+        rotation = torch.add(rotation, power, alpha=2.0)
+    return rotation + torch.bmm(power, skew)
+
+
+def inverse(matrices: torch.Tensor) -> torch.Tensor:
+    """The inverses of I + Q [n, b, b], fp32: by the device's solver where it has one, else by products."""
+    if has_solver(matrices.device):
+        return torch.linalg.inv_ex(matrices).inverse
+    return inverse_by_products(matrices)
+
+
+@lru_cache(maxsize=8)
+def has_solver(device: torch.device) -> bool:
+    """Whether the device inverts a batch of small matrices, and gets it right."""
+    matrices = torch.tensor([[[1.0, 2.0], [-2.0, 1.0]], [[1.0, -0.5], [0.5, 1.0]]], device=device)
+    try:
+        inverted = torch.linalg.inv_ex(matrices).inverse
+    except (RuntimeError, NotImplementedError):
+        return False
+    identity = torch.eye(2, device=device)
+    return bool(((inverted @ matrices - identity).abs() < 1e-5).all())
+
+
+def inverse_by_products(matrices: torch.Tensor) -> torch.Tensor:
+    """The inverses of I + Q by Newton's iteration X <- X (2 I - A X), from A^T / norm(A)^2.
+
+    I + Q is normal, and the bound 1 + norm_F(Q)^2 / 2 on its squared norm holds as the singular values of a
+    skew-symmetric matrix come in pairs: the iteration converges for every Q.
+    """
+    block = matrices.shape[-1]
+    # The diagonal of I + Q is all ones, so its squares add up to the block size.
+    squared = 1 + (matrices.square().sum((-2, -1), keepdim=True) - block) / 2
+    inverted = matrices.mT / squared
+    twice = 2 * torch.eye(block, device=matrices.device, dtype=matrices.dtype)
+    for _ in range(NEWTON_STEPS):
+        inverted = torch.bmm(inverted, twice - torch.bmm(matrices, inverted))
+    return inverted
+
+
+def orthogonality_error(rotations: torch.Tensor) -> torch.Tensor:
+    """The largest entry of |R R^T - I| over all R [n, b, b]; a scalar tensor."""
+    product = torch.bmm(rotations, rotations.mT)
+    product.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+    return product.abs_().max()
+
+
+def spectral_norm(skew: torch.Tensor) -> torch.Tensor:
+    """The largest spectral norm over all Q [n, b, b]; a scalar tensor, never below the true one and at most
+    (b / 2) ** (1 / 128) times it.
+
+    trace((Q^T Q)^64) = the sum of the 128th powers of the singular values, which come in pairs.
+    """
+    scale = skew.abs().amax().clamp_min(torch.finfo(skew.dtype).tiny)
+    unit = skew / scale
+    power = torch.bmm(unit.mT, unit)
+    logarithm = torch.zeros(len(skew), device=skew.device, dtype=skew.dtype)
+    for step in range(SQUARINGS):
+        size = power.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(torch.finfo(skew.dtype).tiny)
+        logarithm = logarithm + size.log() / 2**step
+        power = power / size[:, None, None]
+        power = torch.bmm(power, power)
+    trace = power.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(torch.finfo(skew.dtype).tiny)
+    logarithm = logarithm + (trace / 2).log() / 2**SQUARINGS
+    return scale * (logarithm.max() / 2).exp()

@@ -1,0 +1,84 @@
+"""The settings of each adapter, as a recipe has them, and the strict types of a recipe's fields.
+
+PyYAML reads `1e-4` as text and `yes` as a boolean: numbers are accepted as text, booleans never as numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+def _not_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is due, this is true/false (YAML reads yes, no, on and off so)")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_not_boolean)]
+Number = Annotated[float, BeforeValidator(_not_boolean), Field(allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """A model that knows all its keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class LoraSettings(Strict):
+    """LoRA, in PEFT's words."""
+
+    r: Whole = Field(8, ge=1, description="rank of the update")
+    lora_alpha: Number = Field(16, gt=0, description="the update is scaled by lora_alpha / r")
+    lora_dropout: Number = Field(0.0, ge=0, lt=1, description="dropout on the adapter's input")
+
+
+class OftSettings(Strict):
+    """OFT, in PEFT's words; a rotation comes from a skew-symmetric matrix Q by a Cayley map."""
+
+    oft_block_size: Annotated[Whole, Field(ge=2)] | Literal["auto"] = Field(
+        32,
+        description="size of a rotation block; must divide each layer's inputs; auto: 32, or for a layer "
+        "that it does not divide the nearest size that does",
+    )
+    oft_num_blocks: Whole | None = Field(
+        None, ge=1, description="blocks per layer in place of their size; PEFT's r"
+    )
+    cayley: Literal["exact", "series"] = Field(
+        "exact",
+        description="exact: orthogonal at any learning rate; series: Cayley-Neumann, orthogonal while Q is "
+        "small",
+    )
+    num_cayley_neumann_terms: Whole = Field(5, ge=2, description="terms of the series")
+    on_drift: Literal["stop", "exact"] = Field(
+        "stop",
+        description="a series that is no rotation any more (error above 0.5): stop with exit 70, or go over "
+        "to the exact map in the middle of the run",
+    )
+    coft: bool = Field(False, description="constrained OFT: Q stays within eps")
+    eps: Number = Field(
+        6e-5, gt=0, description="bound of coft on each block's Frobenius norm times sqrt(blocks)"
+    )
+    block_share: bool = Field(False, description="one rotation for all blocks of a layer")
+    module_dropout: Number = Field(
+        0.0, ge=0, lt=1, description="share of blocks that a training step leaves unturned"
+    )
+
+    @model_validator(mode="after")
+    def _without_contradiction(self) -> OftSettings:
+        given = self.model_fields_set
+        faults = []
+        if self.oft_num_blocks is not None and "oft_block_size" in given:
+            faults.append(
+                f"oft_num_blocks {self.oft_num_blocks} and oft_block_size {self.oft_block_size} are both "
+                "given: one follows from the other"
+            )
+        if self.cayley == "exact":
+            unused = sorted(given & {"num_cayley_neumann_terms", "on_drift"})
+            faults += [f"{name} has no effect: cayley is exact" for name in unused]
+        if "eps" in given and not self.coft:
+            faults.append("eps has no effect: coft is off")
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
