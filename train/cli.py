@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from train.errors import EXIT_TRAINING, EXIT_USAGE, UserError
+from train import commands
+from train.errors import EXIT_STOPPED, EXIT_TRAINING, EXIT_USAGE, UserError
+from train.stop import Stopped, listen
 
 app = typer.Typer(
     help="Fine-tune with LoRA or OFT: train --adapter lora|oft --model DIR --data FILE --output DIR",
@@ -33,7 +34,8 @@ def fine_tune(
     ] = None,
     data: Annotated[str | None, typer.Option(help="training rows, .jsonl or .json", metavar="FILE")] = None,
     output: Annotated[
-        str | None, typer.Option(help="folder for the results; new or empty", metavar="DIR")
+        str | None,
+        typer.Option(help="folder for the results: new, empty, or of an unfinished run", metavar="DIR"),
     ] = None,
     eval_data: Annotated[
         str | None, typer.Option(help="rows for evaluation loss and generations", metavar="FILE")
@@ -126,26 +128,15 @@ def make_tiny_command(
     typer.echo(f"made a tiny text model in {output}")
 
 
-class Stopped(BaseException):
-    """A signal that ends the process in an orderly way.
-
-    No Exception: nothing may take it for a fault of its own.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.number = number
-
-
-def _stop(number: int, frame: Any) -> None:
-    raise Stopped(number)
+app.command("eval")(commands.eval_command)
+app.command("generate")(commands.generate_command)
+app.command("merge")(commands.merge_command)
+app.command("info")(commands.info_command)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: runs a command and exits with its code (README lists them)."""
-    # As process 1 of a container, a process without a handler never sees SIGTERM: the kernel keeps it back.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+    listen()
     sys.exit(call(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -172,6 +163,9 @@ def call(arguments: list[str]) -> int:
         print(f"error: {place}{fault.strerror or fault}", file=sys.stderr)
         return EXIT_TRAINING
     except Stopped as stop:
-        print(f"error: {stop}; no checkpoint was saved", file=sys.stderr)
-        return 128 + stop.number
+        if stop.checkpoint is None:
+            print(f"error: {stop}; no checkpoint was saved", file=sys.stderr)
+            return 128 + stop.number
+        print(f"error: {stop}; {stop.checkpoint} is saved\nhint: {stop.hint}", file=sys.stderr)
+        return EXIT_STOPPED
     return result if isinstance(result, int) else 0

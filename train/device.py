@@ -6,9 +6,8 @@ The image's policy is data; nothing is guessed.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from train.config import RunConfig
 from train.errors import EXIT_UNAVAILABLE, UserError
 from train.image import BuildInfo
 
@@ -21,6 +20,17 @@ PLAIN_POLICY: dict[str, dict[str, Any]] = {
     "npu": {"precision": ["fp32"], "attention": ["eager"], "pinned_memory": False},
     "cpu": {"precision": ["fp32"], "attention": ["sdpa", "eager"], "pinned_memory": False},
 }
+
+
+class Asked(Protocol):
+    """What is asked for: a recipe, or the options of a command. Each is `auto` or a value."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def attn_implementation(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,10 @@ class DeviceChoices:
             for name, choice in asdict(self).items()
         ]
 
+    def values(self) -> dict[str, Any]:
+        """The choices without their reasons."""
+        return {name: choice["value"] for name, choice in asdict(self).items()}
+
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the frozen weights."""
@@ -55,7 +69,7 @@ class DeviceChoices:
         return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[self.precision.value]
 
 
-def choose(config: RunConfig, image: BuildInfo | None) -> DeviceChoices:
+def choose(config: Asked, image: BuildInfo | None) -> DeviceChoices:
     """The device choices of a run; UserError (exit 69) where the device asked for, or built for, is
     not there.
     """
@@ -77,7 +91,7 @@ def _pick(asked: str, candidates: list[str], source: str) -> Choice:
     return Choice(candidates[0], f"first of {source}")
 
 
-def _device(config: RunConfig, image: BuildInfo | None) -> Choice:
+def _device(config: Asked, image: BuildInfo | None) -> Choice:
     if config.device != "auto":
         _require(config.device, "it was asked for")
         return Choice(config.device, "asked for")

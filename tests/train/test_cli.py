@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -164,38 +163,6 @@ def test_make_tiny_gives_the_same_bytes_in_two_processes(train_command: Command,
     for name in names:
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
     assert (tmp_path / "first" / "model.safetensors").stat().st_mode & 0o444 == 0o444
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_run_in_order_and_run_json_says_so(
-    recipe: dict[str, Any], number: signal.Signals
-) -> None:
-    arguments = [
-        "--adapter",
-        "lora",
-        "--model",
-        recipe["model"],
-        "--data",
-        recipe["data"],
-        "--output",
-        recipe["output"],
-    ]
-    script = "from train.cli import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments), "--set", "max_steps=100000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert any(line.startswith("step 2/") for line in process.stdout)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert f"error: stopped by {number.name}" in errors
-    assert "Traceback" not in errors
-    written = json.loads((recipe["output"] / "run.json").read_text(encoding="utf-8"))
-    assert written["status"] == "failed"
 
 
 def test_a_log_in_another_encoding_costs_no_run(train_command: Command, recipe: dict[str, Any]) -> None:

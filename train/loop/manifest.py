@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 from train import __version__
 from train.config import RunConfig
 from train.errors import EXIT_CONFIG, UserError
-from train.loop.preflight import claimable
+from train.loop.claim import read_manifest
+from train.stop import Stopped
 
 
 class Manifest:
@@ -28,11 +30,7 @@ class Manifest:
 
     @classmethod
     def create(cls, config: RunConfig) -> Manifest:
-        """Claim the output folder.
-
-        UserError (exit 78) where it holds something already, or cannot be written.
-        """
-        claimable(config.output)
+        """That of a run which begins; UserError (exit 78) where the folder cannot be written."""
         content = {
             "isotune": __version__,
             "status": "running",
@@ -41,8 +39,23 @@ class Manifest:
             "recipe": config.model_dump(mode="json"),
             "seed": config.seed,
         }
+        return cls._at(config, content)
+
+    @classmethod
+    def go_on(cls, config: RunConfig, step: int) -> Manifest:
+        """That of a run which goes on from the checkpoint of `step`: what it says of the start is kept."""
+        content = {
+            key: value
+            for key, value in read_manifest(config.output).items()
+            if key not in ("reason", "ended")
+        }
+        resumed = [*content.get("resumed", []), {"at": _now(), "step": step}]
+        changed = {"status": "running", "recipe": config.model_dump(mode="json"), "resumed": resumed}
+        return cls._at(config, content | changed)
+
+    @classmethod
+    def _at(cls, config: RunConfig, content: dict[str, Any]) -> Manifest:
         try:
-            config.output.mkdir(parents=True, exist_ok=True)
             return cls(config.output / "run.json", content)
         except OSError as fault:
             raise UserError(
@@ -63,13 +76,17 @@ class Manifest:
         if self.content["status"] == "running":
             fault = sys.exc_info()[1]
             reason = getattr(fault, "message", None) or repr(fault)
+            is_stopped = isinstance(fault, Stopped) and fault.checkpoint is not None
             with contextlib.suppress(OSError):  # a full disk is the fault that is already on its way
-                self.update(status="failed", reason=reason, ended=_now())
+                self.update(status="stopped" if is_stopped else "failed", reason=reason, ended=_now())
 
     def write(self) -> None:
         """Replace the file in one move: a reader never sees half of it."""
         temporary = self.path.with_suffix(".json.tmp")
-        temporary.write_text(json.dumps(self.content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(self.content, indent=2, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(self.path)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from train.errors import EXIT_CONFIG, UserError
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,9 @@ class StepMetrics:
 
     loss: mean over the steps of each step's mean over target tokens, in nats,
     unrounded. seconds: since training began. tokens: without padding.
-    peak_memory_bytes: of the device; on the CPU the most that the process ever held.
+    peak_memory_bytes: of the device; on the CPU the most that the process ever held. The last three are of
+    OFT: the largest |R R^T - I|, the largest spectral norm of Q, and how the rotations R are made of Q; all
+    of the step's forward.
     """
 
     step: int
@@ -28,23 +33,80 @@ class StepMetrics:
     num_target_tokens: int
     seconds: float
     peak_memory_bytes: int
+    orthogonality_error: float | None = None
+    skew_norm: float | None = None
+    cayley: str | None = None
+
+
+@dataclass
+class Totals:
+    """Sums over the steps since the last line. loss: a tensor on the device, or 0."""
+
+    loss: Any = 0.0
+    num_steps: int = 0
+    num_tokens: int = 0
+    num_target_tokens: int = 0
+
+    def add(self, other: Totals) -> None:
+        self.loss = self.loss + other.loss
+        self.num_steps += other.num_steps
+        self.num_tokens += other.num_tokens
+        self.num_target_tokens += other.num_target_tokens
+
+    def as_dict(self) -> dict[str, float]:
+        return {**vars(self), "loss": float(self.loss)}
 
 
 class MetricsFile:
-    """Appends step metrics to a file, flushed line by line: a killed run keeps what it logged."""
+    """Appends step metrics to a file, flushed line by line: a killed run keeps what it logged.
 
-    def __init__(self, path: Path) -> None:
+    `last_step`, `num_lines`: of the checkpoint from which a run goes on. Later lines are cut: those steps
+    come again. UserError (exit 78) where earlier ones are lost.
+    """
+
+    def __init__(self, path: Path, last_step: int = 0, num_lines: int = 0) -> None:
         self.path = path
-        self.steps: list[StepMetrics] = []
-        self._file: IO[str] = path.open("w", encoding="utf-8")
+        self.steps: list[StepMetrics] = _read(path, last_step) if last_step else []
+        if len(self.steps) != num_lines:
+            raise UserError(
+                f"{path}: holds {len(self.steps)} lines up to step {last_step}, {num_lines} were written",
+                "put the file back as the run left it, or begin anew in another folder",
+                EXIT_CONFIG,
+            )
+        temporary = path.with_suffix(".jsonl.tmp")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(_line(step) for step in self.steps)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        self._file: IO[str] = path.open("a", encoding="utf-8")
 
     def write(self, metrics: StepMetrics) -> None:
         self.steps.append(metrics)
-        self._file.write(json.dumps(asdict(metrics)) + "\n")
+        self._file.write(_line(metrics))
         self._file.flush()
+
+    def sync(self) -> None:
+        """Wait until all lines are on the disk."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
+
+
+def _line(metrics: StepMetrics) -> str:
+    return json.dumps({name: value for name, value in asdict(metrics).items() if value is not None}) + "\n"
+
+
+def _read(path: Path, last_step: int) -> list[StepMetrics]:
+    """The lines up to a step; the last line of a killed run may be half a one."""
+    steps = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            steps.append(StepMetrics(**json.loads(line)))
+        except (ValueError, TypeError):
+            break
+    return [step for step in steps if step.step <= last_step]
 
 
 def peak_memory_bytes(device_type: str) -> int:

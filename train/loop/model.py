@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,3 +191,17 @@ def check_vocabulary(parts: list[Samples | None], stop_token_ids: list[int], voc
 def hash_folder(folder: Path) -> dict[str, str]:
     """Name -> sha256 of each file directly in a checkpoint folder."""
     return {path.name: hash_file(path) for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def hash_in_background(folder: Path) -> Future[dict[str, str]]:
+    """`hash_folder` in a thread that keeps no process from ending: a stop does not wait for large weights."""
+    future: Future[dict[str, str]] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(hash_folder(folder))
+        except BaseException as fault:  # for whoever asks for the result
+            future.set_exception(fault)
+
+    threading.Thread(target=work, name="model-hashes", daemon=True).start()
+    return future

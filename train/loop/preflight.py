@@ -5,14 +5,14 @@ All of it at once, within a second.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from train.adapters.initial import check_init_adapter
 from train.config import RunConfig
-from train.errors import EXIT_CONFIG, EXIT_DATA, UserError
+from train.errors import EXIT_DATA, UserError
+from train.loop.claim import claimable
 from train.loop.model import read_model_config
 
 
@@ -20,8 +20,9 @@ def check_places(config: RunConfig) -> None:
     """UserError with every place of the recipe that cannot serve; its exit code is that of the first."""
     data = [path for path in (config.data, config.eval_data) if path]
     checks: list[Callable[[], object]] = [lambda: read_model_config(config.model)]
+    checks.append(lambda: check_init_adapter(config))
     checks += [partial(_readable, path) for path in data]
-    checks.append(lambda: claimable(config.output))
+    checks.append(lambda: claimable(config))
     faults = []
     for check in checks:
         try:
@@ -44,36 +45,3 @@ def _readable(path: Path) -> None:
             pass
     except OSError as fault:
         raise UserError(f"{path}: cannot be read: {fault.strerror}", hint, EXIT_DATA) from None
-
-
-def claimable(folder: Path) -> None:
-    """UserError (exit 78) where a run may not or cannot write its results here: nothing is ever
-    written over.
-    """
-    try:
-        entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    except (OSError, ValueError) as fault:
-        raise UserError(f"--output {str(folder)[:80]}: {fault}", "name another folder", EXIT_CONFIG) from None
-    if entries and not (entries == ["run.json"] and _failed(folder / "run.json")):
-        raise UserError(
-            f"--output {folder}: is not empty ({', '.join(entries[:5])})",
-            "name a new folder, or remove the old results: a run never writes over another",
-            EXIT_CONFIG,
-        )
-    place = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise UserError(
-            f"--output {folder}: cannot be made: {place} is no folder that uid {os.getuid()} may write",
-            "name one that is writable; in a container mount one: -v /path/to/out:/out",
-            EXIT_CONFIG,
-        )
-
-
-def _failed(manifest: Path) -> bool:
-    """A run that failed before its first step left nothing but its word: the mended command may take
-    its place.
-    """
-    try:
-        return json.loads(manifest.read_text(encoding="utf-8"))["status"] == "failed"
-    except (OSError, ValueError, KeyError, TypeError):
-        return False

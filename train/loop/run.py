@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,32 +16,43 @@ from transformers import GenerationConfig, set_seed
 
 from train import device
 from train.adapters import attach, oft
+from train.adapters.drift import DriftWatch
+from train.adapters.initial import initial_adapter
+from train.adapters.manifest import write_manifest
+from train.adapters.saved import read_adapter_config
 from train.config import RunConfig
 from train.data.samples import Samples, load_samples
 from train.data.template import ChatTemplate
 from train.image import read_build_info
-from train.loop import health
+from train.loop import health, resume
+from train.loop.checkpoint import Checkpoint
+from train.loop.lines import say, table_lines
 from train.loop.manifest import Manifest
 from train.loop.metrics import MetricsFile, peak_memory_bytes
 from train.loop.model import (
     KNOWN_TYPES,
     check_vocabulary,
     find_stop_tokens,
-    hash_folder,
+    hash_in_background,
     load_model,
     load_tokenizer,
     quiet_libraries,
     read_model_config,
     share_files,
 )
+from train.loop.saver import Saver, seconds_before
 from train.loop.trainer import RunCallback, RunTrainer, training_arguments
 from train.results.curve import draw_loss
 from train.results.generate import answer, choose_records
+from train.stop import put_off
 
 
 @dataclass
 class Prepared:
-    """What a run is made of before its first step."""
+    """What a run is made of before its first step.
+
+    start: the checkpoint from which it goes on. facts: what a later resume compares.
+    """
 
     config: RunConfig
     choices: device.DeviceChoices
@@ -52,7 +62,9 @@ class Prepared:
     eval_samples: Samples | None
     model: PeftModel
     vocab_size: int
-    hashes: Future[dict[str, Any]]
+    hashes: Future[dict[str, str]]
+    start: Checkpoint | None
+    facts: dict[str, Any]
 
 
 @dataclass
@@ -64,21 +76,23 @@ class Outcome:
 
 
 def run(config: RunConfig) -> Outcome:
-    """Fine-tune by a recipe. Leaves run.json, metrics.jsonl, adapter/ and loss.png in `config.output`.
+    """Fine-tune by a recipe, or go on with an unfinished run. Leaves run.json, metrics.jsonl, checkpoints/,
+    adapter/ and loss.png in `config.output`.
 
     Raises UserError: 65 data, 69 device, 70 training went wrong, 78 configuration. run.json then says
-    `failed` and why.
+    `failed` and why. Raises Stopped on a signal.
     """
     started = time.perf_counter()
-    with contextlib.closing(Manifest.create(config)) as manifest, ThreadPoolExecutor(1) as hasher:
-        prepared = prepare(config, manifest, hasher)
-        outcome = fit(prepared, manifest)
+    with resume.begun(config) as (manifest, start):
+        started -= seconds_before(start)[0]
+        prepared = prepare(config, manifest, start)
+        outcome = fit(prepared, manifest, started)
         outcome.results["seconds"] = time.perf_counter() - started
         manifest.finish(outcome.results)
     return outcome
 
 
-def prepare(config: RunConfig, manifest: Manifest, hasher: ThreadPoolExecutor) -> Prepared:
+def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> Prepared:
     """Read data and model, attach the adapter, and say what was found.
 
     Data first: being wrong there is cheap.
@@ -100,20 +114,22 @@ def prepare(config: RunConfig, manifest: Manifest, hasher: ThreadPoolExecutor) -
         if config.eval_data
         else None
     )
-    hashes = hasher.submit(hash_folder, config.model)
+    inputs = resume.identify(config, [samples, eval_samples])
+    resume.require_same_inputs(start, inputs, config)
+    facts = {"versions": device.versions(), "device": choices.values()}
+    hashes = hash_in_background(config.model)
     say([line for part in (samples, eval_samples) if part for line in part.summary.lines()] + choices.lines())
+    say(resume.change_lines(start, facts))
     model = load_model(config.model, choices.dtype, choices.attn_implementation.value)
     vocab_size = model.get_output_embeddings().weight.shape[0]
     check_vocabulary([samples, eval_samples], stop_token_ids, vocab_size)
-    targets = attach.find_targets(model, config)
-    set_seed(config.seed)  # the adapter's first weights do not depend on what loading drew; drawn on the CPU
-    adapted = attach.attach(model, config, targets)
+    set_seed(config.seed)  # the adapter's first weights do not depend on what loading drew
+    adapted, targets = initial_adapter(model, config, choices.device.value)
     table = attach.target_table(adapted, targets)
     say(table_lines(table))
-    adapted.to(choices.device.value)
     manifest.update(
         image=image.content if image else None,
-        versions=device.versions(),
+        versions=facts["versions"],
         device={name: vars(choice) for name, choice in vars(choices).items()}
         | {"threads": torch.get_num_threads()},
         model={
@@ -125,34 +141,51 @@ def prepare(config: RunConfig, manifest: Manifest, hasher: ThreadPoolExecutor) -
         targets=[vars(row) for row in table],
     )
     return Prepared(
-        config, choices, template, stop_token_ids, samples, eval_samples, adapted, vocab_size, hashes
+        config,
+        choices,
+        template,
+        stop_token_ids,
+        samples,
+        eval_samples,
+        adapted,
+        vocab_size,
+        hashes,
+        start,
+        facts | {"inputs": inputs},
     )
 
 
-def fit(prepared: Prepared, manifest: Manifest) -> Outcome:
+def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     """Train, with generations before and after, and write everything that a run leaves but the
     finished manifest.
+
+    run_started: `time.perf_counter()` at the run's start, the seconds of earlier processes counted in.
     """
-    config, model = prepared.config, prepared.model
+    config, model, start = prepared.config, prepared.model, prepared.start
     records = choose_records((prepared.eval_samples or prepared.samples).records, config.num_generations)
+    answers = start.content["before"]["answers"] if start else [_answer(prepared, one) for one in records]
     generations = [
-        {"prompt": record.messages[-2]["content"], "wanted": record.messages[-1]["content"]}
-        for record in records
+        {"prompt": record.messages[-2]["content"], "wanted": record.messages[-1]["content"], "before": before}
+        for record, before in zip(records, answers, strict=True)
     ]
-    for generation, record in zip(generations, records, strict=True):
-        generation["before"] = _answer(prepared, record)
     parameters = attach.trainable(model)
-    before = {name: parameter.detach().cpu().clone() for name, parameter in parameters.items()}
-    with contextlib.closing(MetricsFile(config.output / "metrics.jsonl")) as metrics:
-        results = _train(prepared, metrics, health.GradientCheck(parameters))
-    health.require_moved(before, {name: parameter.detach().cpu() for name, parameter in parameters.items()})
+    first = {name: parameter.detach().cpu().clone() for name, parameter in parameters.items()}
+    if start:
+        resume.restore_adapter(model, start)
+    kept = (start.step, start.content["num_metrics"]) if start else (0, 0)
+    with contextlib.closing(MetricsFile(config.output / "metrics.jsonl", *kept)) as metrics:
+        gradients = health.GradientCheck(parameters)
+        saver = Saver(config, prepared.facts, {"answers": answers}, metrics, gradients, run_started)
+        results = _train(prepared, saver)
+    health.require_moved(first, {name: parameter.detach().cpu() for name, parameter in parameters.items()})
     save_adapter(prepared, config.output / "adapter")
     if config.adapter == "oft":
         results["orthogonality_error"] = oft.orthogonality_error(model)
+        results["cayley"] = "exact" if oft.is_exact(model) else "series"
     for generation, record in zip(generations, records, strict=True):
         generation["after"] = _answer(prepared, record)
-        answers = [f"  {when}: {generation[when]}" for when in ("before", "after", "wanted")]
-        say([f"prompt: {generation['prompt']}", *answers])
+        shown = [f"  {when}: {generation[when]}" for when in ("before", "after", "wanted")]
+        say([f"prompt: {generation['prompt']}", *shown])
     draw_loss(
         metrics.steps,
         config.output / "loss.png",
@@ -165,41 +198,47 @@ def fit(prepared: Prepared, manifest: Manifest) -> Outcome:
     return Outcome(model, results | {"generations": generations})
 
 
-def _train(prepared: Prepared, metrics: MetricsFile, gradients: health.GradientCheck) -> dict[str, Any]:
-    config, choices = prepared.config, prepared.choices
-    callback = RunCallback(metrics, gradients, choices)
+def _train(prepared: Prepared, saver: Saver) -> dict[str, Any]:
+    config, choices, start = prepared.config, prepared.choices, prepared.start
+    metrics, gradients = saver.metrics, saver.gradients
     trainer = RunTrainer(
         model=prepared.model,
         arguments=training_arguments(config, choices, config.output),
         samples=prepared.samples.samples,
         eval_samples=prepared.eval_samples.samples if prepared.eval_samples else None,
         pad_token_id=prepared.stop_token_ids[0],
-        callback=callback,
+        callback=RunCallback(metrics, gradients, choices, DriftWatch(prepared.model, config.oft.on_drift)),
+        saver=saver,
+        start=start,
     )
-    callback.trainer = trainer
-    eval_before = trainer.evaluation_loss() if prepared.eval_samples else None
-    trainer.train()
+    if start:
+        saver.before["eval_loss"] = start.content["before"]["eval_loss"]
+    else:
+        saver.before["eval_loss"] = trainer.evaluation_loss() if prepared.eval_samples else None
+    with put_off():
+        trainer.train_to_the_end()
     losses = [step.loss for step in metrics.steps]
     first_loss = health.judge_first_loss(losses[0], prepared.vocab_size)
     say([first_loss, gradients.line()])
+    peaks = [*(step.peak_memory_bytes for step in metrics.steps), peak_memory_bytes(choices.device.value)]
     return {
-        "num_steps": trainer.state.global_step,
+        "num_steps": metrics.steps[-1].step,
         "num_trainable_parameters": sum(parameter.numel() for parameter in gradients.parameters.values()),
         "first_loss": losses[0],
         "last_loss": losses[-1],
         "mean_last_loss": sum(losses[-10:]) / len(losses[-10:]),
         "first_loss_verdict": first_loss,
         "gradients": gradients.line(),
-        "eval_loss_before": eval_before,
+        "eval_loss_before": saver.before["eval_loss"],
         "eval_loss_after": trainer.evaluation_loss() if prepared.eval_samples else None,
         "train_seconds": metrics.steps[-1].seconds,
-        "peak_memory_bytes": peak_memory_bytes(choices.device.value),
+        "peak_memory_bytes": max(peaks),
     }
 
 
 def save_adapter(prepared: Prepared, folder: Path) -> None:
-    """The adapter in PEFT's format, with the tokenizer, its chat template, and a generation config
-    that stops.
+    """The adapter in PEFT's format, with its manifest, the tokenizer, its chat template, and a generation
+    config that stops.
     """
     prepared.model.save_pretrained(str(folder))
     tokenizer: Any = prepared.template.tokenizer
@@ -211,6 +250,9 @@ def save_adapter(prepared: Prepared, folder: Path) -> None:
         else prepared.stop_token_ids[0],
     ).save_pretrained(str(folder))
     (folder / "README.md").unlink(missing_ok=True)  # PEFT's empty card: run.json says what is known
+    write_manifest(
+        read_adapter_config(folder), prepared.model, prepared.config.model, prepared.hashes.result()
+    )
     share_files(folder)
 
 
@@ -218,19 +260,3 @@ def _answer(prepared: Prepared, record: Any) -> str:
     return answer(
         prepared.model, prepared.template, record, prepared.stop_token_ids, prepared.config.max_new_tokens
     )
-
-
-def table_lines(table: list[attach.TargetRow]) -> list[str]:
-    """The start-up table of what is trained."""
-    lines = [f"{'layer':<12}{'inputs':>8}{'outputs':>9}{'layers':>8}{'trained':>12}"]
-    lines += [
-        f"{row.kind:<12}{row.in_features:>8}{row.out_features:>9}{row.num_layers:>8}{row.num_parameters:>12,}"
-        for row in table
-    ]
-    total = sum(row.num_parameters for row in table)
-    return [*lines, f"{'in all':<12}{'':>8}{'':>9}{sum(row.num_layers for row in table):>8}{total:>12,}"]
-
-
-def say(lines: list[str] | Iterator[str]) -> None:
-    """Print lines at once, so that a log shows where a run is."""
-    print("\n".join(lines), flush=True)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
+from train.adapters.drift import DriftWatch
 from train.config import RunConfig
 from train.data.collate import collate
 from train.data.template import IGNORED, Sample
 from train.device import DeviceChoices
+from train.loop.checkpoint import Checkpoint
 from train.loop.health import GradientCheck, require_finite
-from train.loop.metrics import MetricsFile, StepMetrics, peak_memory_bytes
+from train.loop.lines import say
+from train.loop.metrics import MetricsFile, StepMetrics, Totals, peak_memory_bytes
+from train.loop.saver import Saver, seconds_before
+from train.loop.state import ResumableTrainer
+from train.stop import REQUEST
 
 
 def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path) -> TrainingArguments:
@@ -41,7 +48,7 @@ def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path)
         logging_steps=config.logging_steps,
         logging_first_step=True,
         logging_nan_inf_filter=False,
-        save_strategy="no",
+        save_strategy="no",  # train/loop/saver.py says when: the Trainer's own folders can be half written
         eval_strategy="no",
         report_to=[],
         disable_tqdm=True,
@@ -55,10 +62,11 @@ def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path)
     )
 
 
-class RunTrainer(Trainer):
-    """A Trainer over samples that counts real and target tokens.
+class RunTrainer(ResumableTrainer):
+    """A Trainer over samples that counts real and target tokens, and saves checkpoints when it is told to.
 
-    The loss is the model's, per target token.
+    The loss is the model's, per target token. `totals`: of whole steps since the last line of metrics;
+    `in_step`: of the batches of the step that is under way.
     """
 
     def __init__(
@@ -68,7 +76,9 @@ class RunTrainer(Trainer):
         samples: list[Sample],
         eval_samples: list[Sample] | None,
         pad_token_id: int,
-        callback: TrainerCallback,
+        callback: RunCallback,
+        saver: Saver,
+        start: Checkpoint | None,
     ) -> None:
         super().__init__(
             model=model,
@@ -80,8 +90,23 @@ class RunTrainer(Trainer):
         )
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
-        self.num_tokens = 0
-        self.num_target_tokens = 0
+        self.callback = callback
+        callback.trainer = self
+        self.saver = saver
+        self.start = start
+        self.totals = Totals(**start.content["since_last_metrics"]) if start else Totals()
+        self.in_step = Totals()
+
+    def train_to_the_end(self) -> None:
+        """Train the steps that are left; after a resume these can be none."""
+        if self.start is None:
+            self.train()
+            return
+        self.callback.has_moved = self.start.content["has_moved"]
+        if self.start.step < self.start.content["max_steps"]:
+            self.train(resume_from_checkpoint=str(self.start.folder))
+        else:  # the Trainer would take one more step
+            self.saver.gradients.without = set(self.start.content["without_gradient"])
 
     def evaluation_loss(self) -> float:
         """Mean loss over all target tokens of the evaluation samples (nats), whatever the batch size."""
@@ -91,7 +116,8 @@ class RunTrainer(Trainer):
         for batch in self.get_eval_dataloader():
             inputs = self._prepare_inputs(batch)
             targets = int((inputs["labels"][:, 1:] != IGNORED).sum())
-            with torch.no_grad():
+            # As training computes, also where train() has not wrapped the model yet, or had no step left.
+            with torch.no_grad(), self.accelerator.autocast():
                 loss: Any = self.compute_loss(model, inputs)
             total += loss.item() * targets
             count += targets
@@ -100,59 +126,98 @@ class RunTrainer(Trainer):
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], *rest: Any, **named: Any
     ) -> torch.Tensor:
-        self.num_tokens += int(inputs["attention_mask"].sum())
-        self.num_target_tokens += int((inputs["labels"][:, 1:] != IGNORED).sum())
-        return super().training_step(model, inputs, *rest, **named)
+        num_tokens = int(inputs["attention_mask"].sum())
+        num_target_tokens = int((inputs["labels"][:, 1:] != IGNORED).sum())
+        loss = super().training_step(model, inputs, *rest, **named)
+        self.in_step.add(Totals(loss.detach(), 0, num_tokens, num_target_tokens))
+        return loss
+
+    def train_seconds(self) -> float:
+        """Seconds since training began, those of earlier processes counted in."""
+        return time.perf_counter() - self.callback.started
+
+    def end_step(self) -> None:
+        """The step's sums are now those of a whole step."""
+        self.in_step.num_steps = 1
+        self.totals.add(self.in_step)
+        self.in_step = Totals()
+
+    def stop_if_asked(self) -> None:
+        """Where a signal came: save the last finished step, and raise Stopped."""
+        if REQUEST.number is not None and self.state.global_step:
+            self.saver.save(self)
+        REQUEST.enforce()
+
+    def _save_checkpoint(self, *rest: Any, **named: Any) -> None:
+        """Called by the Trainer after the step's line of metrics is written."""
+        self.saver.save(self)
+        REQUEST.enforce()
 
 
 class RunCallback(TrainerCallback):
     """Writes metrics and holds the health checks of each step."""
 
-    def __init__(self, metrics: MetricsFile, gradients: GradientCheck, choices: DeviceChoices) -> None:
+    def __init__(
+        self, metrics: MetricsFile, gradients: GradientCheck, choices: DeviceChoices, drift: DriftWatch
+    ) -> None:
         self.metrics = metrics
         self.gradients = gradients
+        self.drift = drift
         self.device_type = choices.device.value
         # A dynamic loss scale finds its size by overflowing: such a step is skipped, not wrong.
         self.scaled = choices.precision.value == "fp16"
-        self.trainer: RunTrainer | None = None
+        self.trainer: RunTrainer  # the trainer says it is the one
         self.has_moved = False
         self.started = time.perf_counter()
 
     def on_train_begin(self, *rest: Any, **named: Any) -> None:
-        self.started = time.perf_counter()
+        self.started = time.perf_counter() - seconds_before(self.trainer.start)[1]
+
+    def on_step_begin(self, *rest: Any, **named: Any) -> None:
+        self.trainer.require_restored()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         if self.gradients.without:
             self.gradients.look()
             if self.has_moved:
                 self.gradients.enforce()
+        say(self.drift.before_step(state.global_step + 1, self.trainer.optimizer))
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-        skipped = self.trainer is not None and self.trainer.accelerator.optimizer_step_was_skipped
+        skipped = self.trainer.accelerator.optimizer_step_was_skipped
         if named["optimizer"].param_groups[0]["lr"] > 0 and not skipped:
             self.has_moved = True
 
+    def on_substep_end(self, *rest: Any, **named: Any) -> None:
+        self.trainer.stop_if_asked()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        self.trainer.end_step()
+        self.trainer.saver.note_states(self.device_type)
         if state.global_step >= state.max_steps:
             control.should_log = True  # whatever logging_steps says: no step is left out of the figures
+        is_due = self.trainer.saver.is_due(state.global_step, state.max_steps)
+        control.should_save = is_due or REQUEST.number is not None
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **named: Any
     ) -> None:
-        if not logs or "loss" not in logs or self.trainer is None:
+        if not logs or "loss" not in logs:
             return
+        totals, self.trainer.totals = self.trainer.totals, Totals()
+        drift = self.drift.read()
         step = StepMetrics(
             step=state.global_step,
             epoch=logs["epoch"],
-            loss=logs["loss"],
+            loss=float(totals.loss) / totals.num_steps,  # the Trainer's own forgets what was before a resume
             learning_rate=logs["learning_rate"],
             grad_norm=float(logs["grad_norm"]),
-            num_tokens=self.trainer.num_tokens,
-            num_target_tokens=self.trainer.num_target_tokens,
-            seconds=time.perf_counter() - self.started,
+            num_tokens=totals.num_tokens,
+            num_target_tokens=totals.num_target_tokens,
+            seconds=self.trainer.train_seconds(),
             peak_memory_bytes=peak_memory_bytes(self.device_type),
+            **(asdict(drift) if drift else {}),
         )
-        self.trainer.num_tokens = self.trainer.num_target_tokens = 0
         self.metrics.write(step)
         require_finite(step.step, loss=step.loss, grad_norm=0.0 if self.scaled else step.grad_norm)
         print(step_line(step, state.max_steps), flush=True)

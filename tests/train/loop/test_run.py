@@ -38,7 +38,13 @@ def manifest(folder: Path) -> dict[str, Any]:
 def test_a_run_leaves_what_the_design_promises(recipe: dict[str, Any], tmp_path: Path, adapter: str) -> None:
     go(recipe, adapter=adapter, num_generations=2, eval_data=recipe["data"])
     out = tmp_path / "out"
-    assert {path.name for path in out.iterdir()} == {"run.json", "metrics.jsonl", "adapter", "loss.png"}
+    assert {path.name for path in out.iterdir()} == {
+        "run.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "adapter",
+        "loss.png",
+    }
     written = manifest(out)
     assert written["status"] == "finished"
     assert written["recipe"]["adapter"] == adapter

@@ -1,0 +1,72 @@
+"""A stop by SIGTERM or SIGINT: at once, or put off to a place where nothing is half done."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class Stopped(BaseException):
+    """A signal that ends the process in an orderly way.
+
+    No Exception: nothing may take it for a fault of its own. `checkpoint`: where the run goes on from, None
+    where there is none.
+    """
+
+    def __init__(self, number: int, checkpoint: Path | None = None) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
+        self.checkpoint = checkpoint
+        self.hint = "the same command goes on from there"
+
+
+@dataclass
+class StopRequest:
+    """The signal that was received, and whether acting on it has to wait."""
+
+    number: int | None = None
+    is_put_off: bool = False
+
+    def enforce(self) -> None:
+        """Raise Stopped where a signal was received. Call it where nothing is half done."""
+        if self.number is not None:
+            raise Stopped(self.number)
+
+
+REQUEST = StopRequest()
+"""The process's own: signals belong to processes."""
+
+
+def receive(number: int, frame: Any) -> None:
+    """The signal handler. While putting off it only takes note, however often signals come."""
+    first = REQUEST.number is None
+    REQUEST.number = number
+    if not REQUEST.is_put_off:
+        raise Stopped(number)
+    if first:  # print() is not safe in a handler: the run may be inside another print()
+        name = signal.Signals(number).name
+        with contextlib.suppress(OSError):
+            os.write(2, f"{name}: the run stops after this batch and saves a checkpoint\n".encode())
+
+
+def listen() -> None:
+    """From now on SIGTERM and SIGINT raise Stopped."""
+    # As process 1 of a container, a process without a handler never sees SIGTERM: the kernel keeps it back.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, receive)
+
+
+@contextlib.contextmanager
+def put_off() -> Iterator[StopRequest]:
+    """Signals wait for `enforce`, which is called at the latest at the end of this context."""
+    REQUEST.is_put_off = True
+    try:
+        yield REQUEST
+    finally:
+        REQUEST.is_put_off = False
+    REQUEST.enforce()
