@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from train.config import RunConfig
 
 if TYPE_CHECKING:
-    from peft import LoraConfig
+    from peft import LoraConfig, PeftModel
 
     from train.adapters.attach import Target
 
@@ -28,13 +28,30 @@ def hint(config: RunConfig, targets: list[Target]) -> str:
     return f"--set lora.r={most} is the largest that fits every layer"
 
 
-def peft_config(config: RunConfig, kinds: list[str]) -> LoraConfig:
-    """PEFT's configuration for these kinds of target modules."""
+def layer_settings(layer: Any, adapter: str) -> dict[str, int]:
+    """What the start-up table says of a layer with this adapter."""
+    return {"r": layer.r[adapter]}
+
+
+def attached_faults(config: RunConfig, targets: list[Target], model: PeftModel) -> list[str]:
+    """None: PEFT takes LoRA's settings as they are."""
+    return []
+
+
+def batched(model: PeftModel) -> PeftModel:
+    """The same model, its layers that read one input computed together."""
+    from train.adapters import lora_layer
+
+    return lora_layer.batched(model)
+
+
+def peft_config(config: RunConfig, names: list[str]) -> LoraConfig:
+    """PEFT's configuration for these target modules."""
     from peft import LoraConfig
 
     return LoraConfig(
         task_type="CAUSAL_LM",
-        target_modules=kinds,
+        target_modules=names,
         r=config.lora.r,
         lora_alpha=config.lora.lora_alpha,  # type: ignore[arg-type]  # PEFT says int and computes with any number
         lora_dropout=config.lora.lora_dropout,

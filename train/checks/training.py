@@ -18,6 +18,7 @@ from train.checks.report import CheckFailed
 from train.checks.tiny import make_tiny, samples_file
 from train.config import RunConfig
 from train.loop.run import Outcome, run
+from train.stop import Stopped
 
 NUM_STEPS = 20
 LOGIT_TOLERANCE = 1e-4
@@ -90,7 +91,10 @@ def _run(bench: Bench, adapter: str) -> Outcome:
         }
     )
     with contextlib.redirect_stdout(io.StringIO()):
-        return run(config)
+        try:
+            return run(config)
+        except Stopped as stop:  # its checkpoint goes with the bench: no command goes on from there
+            raise Stopped(stop.number) from None
 
 
 def reloads_and_merges(bench: Bench, adapter: str) -> str:

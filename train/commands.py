@@ -1,0 +1,130 @@
+"""The commands on what a run has made: eval, generate, merge, info. Thin; `train.results` does the work."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import IO, Annotated, Any, Literal
+
+import typer
+
+from train.errors import UserError
+
+Model = Annotated[Path, typer.Option(help="folder of the base checkpoint", metavar="DIR")]
+Adapter = Annotated[
+    Path, typer.Option(help="folder of a trained adapter; its kind is read there", metavar="DIR")
+]
+MaybeAdapter = Annotated[
+    Path | None, typer.Option(help="folder of a trained adapter; its kind is read there", metavar="DIR")
+]
+Device = Annotated[
+    Literal["auto", "cuda", "npu", "cpu"], typer.Option(help="auto: what the image was built for")
+]
+Precision = Annotated[
+    Literal["auto", "bf16", "fp16", "fp32"], typer.Option(help="of the frozen weights and products")
+]
+Attention = Annotated[Literal["auto", "sdpa", "eager"], typer.Option(help="how attention is computed")]
+Thinking = Annotated[Literal["auto", "on", "off"], typer.Option(help="the chat template's own switch")]
+MaxLength = Annotated[int, typer.Option(help="longer rows of the file are left out and counted", min=8)]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout, the lines on stderr")]
+
+
+def eval_command(
+    model: Model,
+    data: Annotated[Path, typer.Option(help="rows with answers, .jsonl or .json", metavar="FILE")],
+    adapter: MaybeAdapter = None,
+    batch_size: Annotated[int, typer.Option(help="samples of one forward", min=1)] = 4,
+    max_length: MaxLength = 2048,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    attn_implementation: Attention = "auto",
+    thinking: Thinking = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Loss, perplexity and token accuracy on a file, without and with an adapter."""
+    from train.results.evaluate import evaluate, table
+    from train.results.opened import ModelOptions
+
+    options = ModelOptions(model, adapter, device, precision, attn_implementation, thinking)
+    report = evaluate(options, data, batch_size, max_length, _lines(as_json))
+    _show(report, table(report), as_json)
+
+
+def generate_command(
+    model: Model,
+    adapter: MaybeAdapter = None,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="a question; may be given many times", metavar="TEXT")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="rows whose prompts are answered", metavar="FILE")] = None,
+    limit: Annotated[int | None, typer.Option(help="the first N rows of the file only", min=1)] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="longest answer, in tokens", min=1)] = 256,
+    max_length: MaxLength = 2048,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    attn_implementation: Attention = "auto",
+    thinking: Thinking = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Greedy answers to prompts, or to the prompts of a file."""
+    if bool(prompt) == (data is not None):
+        raise UserError("--prompt, --data: one of them is due", "--prompt TEXT, or --data FILE [--limit N]")
+    if limit is not None and data is None:
+        raise UserError(f"--limit {limit}: has no effect without --data")
+    from train.results.answers import generate
+    from train.results.opened import ModelOptions
+
+    options = ModelOptions(model, adapter, device, precision, attn_implementation, thinking)
+    rows = (data, limit, max_length) if data else None
+    answers = generate(options, prompt or [], rows, max_new_tokens, _lines(as_json))
+    text = [f"{name}: {value}" for answer in answers for name, value in answer.items()]
+    _show(answers, text, as_json)
+
+
+def merge_command(
+    model: Model,
+    adapter: Adapter,
+    output: Annotated[Path, typer.Option(help="a new or empty folder", metavar="DIR")],
+    dtype: Annotated[
+        Literal["auto", "fp32", "bf16", "fp16"],
+        typer.Option(help="of the weights; auto: as the base's files"),
+    ] = "auto",
+    force: Annotated[
+        bool, typer.Option("--force", help="also an OFT adapter that is no rotation any more")
+    ] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Write base and adapter as one plain checkpoint, and compare it with them."""
+    from train.adapters.fingerprint import percent
+    from train.results.merge import MergeOptions, merge
+
+    report = merge(MergeOptions(model, adapter, output, dtype, force, device), _lines(as_json))
+    checks = report["checks"]
+    line = (
+        f"merged into {output} ({report['dtype']}): logits differ from those of base and adapter by "
+        f"{percent(checks['reloaded'])} of their spread, {percent(checks['allowed'])} is allowed; "
+        f"the adapter's own effect is {percent(checks['effect_on_logits'])}"
+    )
+    _show(report, [line], as_json)
+
+
+def info_command(
+    folder: Annotated[Path, typer.Argument(help="an adapter's folder or a run's", metavar="DIR")],
+    as_json: AsJson = False,
+) -> None:
+    """What an adapter or a run is: kind, settings, base, versions, results."""
+    from train.results.describe import describe, lines
+
+    facts = describe(folder)
+    _show(facts, lines(facts), as_json)
+
+
+def _lines(as_json: bool) -> IO[str]:
+    """Where lines for a reader go: stdout holds nothing but the JSON where that was asked for."""
+    return sys.stderr if as_json else sys.stdout
+
+
+def _show(content: Any, lines: list[str], as_json: bool) -> None:
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False) if as_json else "\n".join(lines))

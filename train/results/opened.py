@@ -1,0 +1,92 @@
+"""A checkpoint with or without an adapter, opened for use: what eval, generate and merge have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from train.adapters.saved import load_adapter, read_adapter_config
+from train.data.template import ChatTemplate
+from train.device import DeviceChoices, choose
+from train.errors import UserError
+from train.image import read_build_info
+from train.loop.model import (
+    KNOWN_TYPES,
+    find_stop_tokens,
+    load_model,
+    load_tokenizer,
+    quiet_libraries,
+    read_model_config,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What to open, and how; the last four as the recipe's fields of the same names."""
+
+    model: Path
+    adapter: Path | None = None
+    device: str = "auto"
+    precision: str = "auto"
+    attn_implementation: str = "auto"
+    thinking: str = "auto"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint without its weights: all that can be wrong before they are loaded has been looked at."""
+
+    options: ModelOptions
+    model_config: dict[str, Any]
+    template: ChatTemplate
+    stop_token_ids: list[int]
+    choices: DeviceChoices
+
+
+def open_checkpoint(options: ModelOptions, lines: IO[str]) -> Opened:
+    """Read everything but weights; UserError (exit 78, 69) for folders, adapter, tokenizer, device.
+
+    What is wrong with both folders is said at once. Notes and choices go to `lines`.
+    """
+    faults = []
+    model_config: dict[str, Any] = {}
+    try:
+        model_config = read_model_config(options.model)
+    except UserError as fault:
+        faults.append(fault)
+    try:
+        if options.adapter is not None:
+            read_adapter_config(options.adapter)
+    except UserError as fault:
+        faults.append(fault)
+    if faults:
+        hints = "; ".join(fault.hint for fault in faults if fault.hint)
+        raise UserError("\n".join(fault.message for fault in faults), hints, faults[0].exit_code)
+    quiet_libraries()
+    if model_config["model_type"] not in KNOWN_TYPES:
+        known = ", ".join(KNOWN_TYPES)
+        print(
+            f"note: model type {model_config['model_type']} is not one that isotune tests: {known}",
+            file=lines,
+        )
+    choices = choose(options, read_build_info())
+    template = ChatTemplate(load_tokenizer(options.model), options.thinking)
+    stop_token_ids = find_stop_tokens(template, options.model)
+    return Opened(options, model_config, template, stop_token_ids, choices)
+
+
+def load(opened: Opened, lines: IO[str], dtype: torch.dtype | None = None) -> Any:
+    """The model on its device, in eval mode, with its adapter where one was named.
+
+    A PeftModel then, a PreTrainedModel else. `dtype`: another than the choices name.
+    """
+    options, choices = opened.options, opened.choices
+    model: Any = load_model(options.model, dtype or choices.dtype, choices.attn_implementation.value)
+    model.to(choices.device.value)
+    if options.adapter is not None:
+        model = load_adapter(model, options.adapter, trainable=False, lines=lines)
+    return model.eval()
