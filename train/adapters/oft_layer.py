@@ -94,6 +94,7 @@ class BatchedLinear(Linear):
         self.rotations.unhook()
         if merge:
             self.merge(safe_merge, adapter_names)
+            self.kept_weights.clear()  # nothing will be unmerged
         return self.get_base_layer()
 
     def _is_quantized(self) -> bool:

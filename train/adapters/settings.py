@@ -53,8 +53,8 @@ class OftSettings(Strict):
     num_cayley_neumann_terms: Whole = Field(5, ge=2, description="terms of the series")
     on_drift: Literal["stop", "exact"] = Field(
         "stop",
-        description="a series that is no rotation any more (error above 0.5): stop with exit 70, or go over "
-        "to the exact map in the middle of the run",
+        description="a series whose rotations drift: stop with exit 70 where the error is above 0.5, or go "
+        "over to the exact map as soon as it is above 0.05",
     )
     coft: bool = Field(False, description="constrained OFT: Q stays within eps")
     eps: Number = Field(

@@ -48,7 +48,9 @@ def peft_forwards(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_outputs_and_gradients_are_those_of_peft(family: str, settings: str, peft_forwards: list[Any]) -> None:
+def test_outputs_and_gradients_are_those_of_peft(
+    family: str, settings: str, peft_forwards: list[Any]
+) -> None:
     plain, ours = twins(family, **SETTINGS[settings])
     expected, due = logits_of(plain), step(plain)
     peft_forwards.clear()
@@ -107,8 +109,6 @@ def in_any_order(model: Any) -> None:
 
 
 def after_a_forward_that_failed(model: Any) -> None:
-    with pytest.raises(RuntimeError):
-        model(input_ids=IDS, labels=IDS[:, :3])
     up = layer(model, "up_proj")
     handle = up.register_forward_pre_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -135,9 +135,6 @@ WAYS = [
 def test_every_way_to_train_gives_the_gradients_of_peft(
     way: Callable[[Any], Any], checkpoints: str | None
 ) -> None:
-    if checkpoints == "reentrant" and way is twice:
-        pytest.skip("reentrant checkpoints free their graph: PEFT's fail alike")
-
     def work(model: Any) -> None:
         if checkpoints:
             checkpointed(model, reentrant=checkpoints == "reentrant")

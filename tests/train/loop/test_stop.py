@@ -223,8 +223,8 @@ def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_never_was(
         assert process.stdout is not None
         num_steps = chance.randrange(5)
         lines = (line.split("/")[0] for line in process.stdout if line.startswith("step "))
-        seen = [step for step, _ in zip(lines, range(num_steps), strict=False)]
-        time.sleep(chance.uniform(0.0, 0.3 if num_steps else 0.7 * to_first_step))
+        seen = [step for _, step in zip(range(num_steps), lines, strict=False)]
+        time.sleep(chance.uniform(0.0, 0.3 if num_steps else 0.5 * to_first_step))
         process.kill()
         process.communicate()
         print(f"killed {'after ' + ', '.join(seen) if seen else 'before a step'}")
