@@ -186,6 +186,7 @@ def test_disabled_and_mixed_adapters_are_peft(computed: list[Any]) -> None:
         with model.disable_adapter():
             found = [logits_of(model)]
         second(model)
+        model.set_adapter("default")
         with torch.no_grad():
             mixed = model.eval()(input_ids=IDS, adapter_names=["second", "__base__"])
         return [*found, mixed.logits]

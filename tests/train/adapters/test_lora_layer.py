@@ -4,6 +4,8 @@ train.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -240,10 +242,12 @@ def test_parameters_that_are_frozen_or_not_reached_get_no_gradient() -> None:
     assert gap(*found) < 1e-6
 
 
-def test_a_step_puts_the_factors_together_once() -> None:
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_a_step_puts_the_factors_together_once(num_layers: int) -> None:
     from train.adapters import lora_layer
 
-    _, ours = twins()
+    # With one layer the checkpointed region is a module that holds all adapted layers.
+    _, ours = twins(num_layers=num_layers)
     factors: Any = factors_of(ours)
     made = []
     gather = lora_layer.Factors._gather
@@ -256,3 +260,19 @@ def test_a_step_puts_the_factors_together_once() -> None:
     assert made == [torch.float32]
     loss_of(ours).backward()
     assert made == [torch.float32] * 2
+
+
+def test_a_forward_that_failed_leaves_nothing_of_its_inputs() -> None:
+    _, ours = twins()
+    handle = layer(ours, "up_proj").register_forward_pre_hook(lambda *_: 1 / 0)
+    inputs = []
+    layer(ours, "gate_proj").register_forward_pre_hook(
+        lambda _, arguments: inputs.append(weakref.ref(*arguments))
+    )
+
+    with pytest.raises(ZeroDivisionError):
+        loss_of(ours)
+
+    handle.remove()
+    gc.collect()
+    assert [found() for found in inputs] == [None]
