@@ -52,7 +52,7 @@ def test_every_option_in_a_shown_command_is_known() -> None:
         ),
         "train": "".join(
             run("-c", "from train.cli import main; main()", *command, "--help")
-            for command in ([], ["verify"], ["make-tiny"])
+            for command in ([], ["verify"], ["make-tiny"], ["eval"], ["generate"], ["merge"], ["info"])
         ),
         "quickstart.sh": (ROOT / "quickstart.sh").read_text(encoding="utf-8"),
     }

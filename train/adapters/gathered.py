@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 
 
 class Gathered(torch.autograd.Function):
-    """Parameters as `len(sizes)` tensors of `dtype`: of each group its members' rows one after another, times
-    the group's scaling.
+    """Parameters, each times its scaling, as `len(sizes)` tensors of `dtype`: of each group its members' rows
+    one after another.
 
     sizes: how many parameters each group has, which have the same number of columns. It saves nothing, so
     that a checkpoint sees no difference between computing it again and not. Groups without a gradient leave
@@ -28,39 +28,49 @@ class Gathered(torch.autograd.Function):
         *parameters: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.sizes, ctx.scalings, ctx.dtype = sizes, scalings, parameters[0].dtype
-        ctx.rows = [len(parameter) for parameter in parameters]
+        ctx.scalings, ctx.dtype = _grouped(scalings, sizes), parameters[0].dtype
+        grouped = _grouped(parameters, sizes)
+        ctx.shapes = [[member.shape for member in members] for members in grouped]
         together = torch.cat([parameter.reshape(-1) for parameter in parameters])
-        shapes, end = [], 0
-        for size in sizes:
-            members, end = parameters[end : end + size], end + size
-            shapes.append((sum(map(len, members)), members[0].shape[1]))
-        lengths = [rows * columns for rows, columns in shapes]
-        _scale(together, zip(scalings, lengths, strict=True))
-        parts = together.to(dtype).split(lengths)
+        _scale(together, zip(scalings, [parameter.numel() for parameter in parameters], strict=True))
+        shapes = [(sum(rows for rows, _ in members), members[0][1]) for members in ctx.shapes]
+        parts = together.to(dtype).split([rows * columns for rows, columns in shapes])
         return tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         returned: list[torch.Tensor | None] = []
-        for size, gradient in zip(ctx.sizes, _scaled(gradients, ctx.scalings, ctx.dtype), strict=True):
-            rows = ctx.rows[len(returned) : len(returned) + size]
-            returned += [None] * size if gradient is None else gradient.split(rows)
+        for shapes, gradient in zip(ctx.shapes, _scaled(gradients, ctx), strict=True):
+            if gradient is None:
+                returned += [None] * len(shapes)
+            else:
+                returned += gradient.split([rows for rows, _ in shapes])
         return None, None, None, *returned
 
 
-def _scaled(
-    gradients: Sequence[torch.Tensor | None], scalings: Sequence[float], dtype: torch.dtype
-) -> Sequence[torch.Tensor | None]:
-    """Gradients times their scalings in `dtype`, in one memory; as they are where that is the same."""
-    present = [(part, scaling) for part, scaling in zip(gradients, scalings, strict=True) if part is not None]
-    if all(part.dtype == dtype and scaling == 1 for part, scaling in present):
+def _grouped(items: Sequence[Any], sizes: Sequence[int]) -> list[Sequence[Any]]:
+    """Items in groups of these sizes."""
+    ends = list(accumulate(sizes))
+    return [items[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def _scaled(gradients: Sequence[torch.Tensor | None], ctx: Any) -> Sequence[torch.Tensor | None]:
+    """Gradients of groups times the scalings, in the parameters' dtype and in one memory; as they are where
+    that is the same.
+    """
+    present = [part for part in gradients if part is not None]
+    scalings = [
+        (scaling, rows * columns)
+        for part, *group in zip(gradients, ctx.scalings, ctx.shapes, strict=True)
+        if part is not None
+        for scaling, (rows, columns) in zip(*group, strict=True)
+    ]
+    if all(part.dtype == ctx.dtype for part in present) and all(scaling == 1 for scaling, _ in scalings):
         return gradients
-    together = torch.cat([part.reshape(-1) for part, _ in present]).to(dtype)
-    lengths = [part.numel() for part, _ in present]
-    _scale(together, zip([scaling for _, scaling in present], lengths, strict=True))
-    parts = iter(together.split(lengths))
+    together = torch.cat([part.reshape(-1) for part in present]).to(ctx.dtype)
+    _scale(together, scalings)
+    parts = iter(together.split([part.numel() for part in present]))
     return [None if part is None else next(parts).view(part.shape) for part in gradients]
 
 

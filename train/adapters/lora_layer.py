@@ -18,10 +18,13 @@ from train.adapters.siblings import SharedInput, group_siblings, product_dtype
 if TYPE_CHECKING:
     from peft import PeftModel
 
+Made = tuple[Sequence[torch.Tensor], list[list[torch.Tensor]]]
+"""Of each group its members' scaled A, one after another [sum of ranks, inputs], and the members' B."""
+
 
 class BatchedLinear(Linear):
-    """A linear layer whose product with A is made together with its siblings', and whose product with the
-    scaled B is added to its output in the same operator.
+    """A linear layer whose product with the scaled A is made together with its siblings', and whose product
+    with B is added to its output in the same operator.
 
     For everything but one active, unmerged adapter without dropout, bias and variants it is PEFT's layer.
     """
@@ -68,10 +71,9 @@ class BatchedLinear(Linear):
 class Factors(Outermost):
     """A and B of all layers of a model, put together and cast once per call of the model.
 
-    groups: layers that read the same input. made: by dtype, the groups' A, one member's after another
-    [sum of ranks, inputs], and of each group the members' scaled B, as they are in this call. inside: whether
-    the last layer that was called with gradients was called by the model, and not by itself: a checkpoint
-    then computes it again in the same way.
+    groups: layers that read the same input. made: by dtype, what their weights are in this call.
+    inside: whether the last layer that was called with gradients was called by the model, and not by itself:
+    a checkpoint then computes it again in the same way.
     """
 
     def __init__(self, groups: list[list[BatchedLinear]]) -> None:
@@ -79,7 +81,7 @@ class Factors(Outermost):
         self.groups = groups
         self.shared = [SharedInput() for _ in groups]
         self.recording = self.inside = False
-        self.made: dict[torch.dtype, tuple[Sequence[torch.Tensor], list[Sequence[torch.Tensor]]]] = {}
+        self.made: dict[torch.dtype, Made] = {}
 
     def begin(self, module: torch.nn.Module) -> None:
         """Forget what was made of the weights as they were; a call without gradients uses none of it.
@@ -103,7 +105,7 @@ class Factors(Outermost):
         return self.inside
 
     def parts(self, group: int, member: int, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """x A^T [rows, rank] of a member, made with its siblings', and its scaled B [outputs, rank]."""
+        """x A^T [rows, rank] of a member, scaled, made with its siblings', and its B [outputs, rank]."""
         dtype = product_dtype(x)
         if dtype not in self.made:
             self.made[dtype] = self._gather(dtype)
@@ -116,13 +118,17 @@ class Factors(Outermost):
 
         return self.shared[group].part(member, x, self.made, lows), ups[group][member]
 
-    def _gather(self, dtype: torch.dtype) -> tuple[Sequence[torch.Tensor], list[Sequence[torch.Tensor]]]:
+    def _gather(self, dtype: torch.dtype) -> Made:
         layers = [layer for members in self.groups for layer in members]
         sizes = [len(members) for members in self.groups]
-        downs = Gathered.apply(dtype, sizes, [1.0] * len(sizes), *[layer.down() for layer in layers])
+        # The scalings are A's, which is put together in any case; B is taken as it is where it can be.
         scalings = [layer.scaling[layer.batched_adapter] for layer in layers]
-        ups = iter(Gathered.apply(dtype, [1] * len(layers), scalings, *[layer.up() for layer in layers]))
-        return downs, [[next(ups) for _ in range(size)] for size in sizes]
+        downs = Gathered.apply(dtype, sizes, scalings, *[layer.down() for layer in layers])
+        ups = [layer.up() for layer in layers]
+        if any(up.dtype != dtype for up in ups):
+            ups = Gathered.apply(dtype, [1] * len(ups), [1.0] * len(ups), *ups)
+        remaining = iter(ups)
+        return downs, [[next(remaining) for _ in range(size)] for size in sizes]
 
     def __getstate__(self) -> dict[str, Any]:
         # A graph cannot be copied, and is made anew when asked for.

@@ -38,13 +38,8 @@ def manifest(folder: Path) -> dict[str, Any]:
 def test_a_run_leaves_what_the_design_promises(recipe: dict[str, Any], tmp_path: Path, adapter: str) -> None:
     go(recipe, adapter=adapter, num_generations=2, eval_data=recipe["data"])
     out = tmp_path / "out"
-    assert {path.name for path in out.iterdir()} == {
-        "run.json",
-        "metrics.jsonl",
-        "checkpoints",
-        "adapter",
-        "loss.png",
-    }
+    made = {path.name for path in out.iterdir()}
+    assert made == {"run.json", "metrics.jsonl", "checkpoints", "adapter", "loss.png"}
     written = manifest(out)
     assert written["status"] == "finished"
     assert written["recipe"]["adapter"] == adapter
@@ -72,7 +67,8 @@ def test_the_adapter_loads_with_plain_peft_and_equals_the_trained_model(
     with torch.no_grad():
         plain = base(ids).logits
         loaded = PeftModel.from_pretrained(base, str(tmp_path / "out" / "adapter")).eval()
-        assert torch.equal(loaded(ids).logits, outcome.model.eval()(ids).logits)
+        # PEFT adds and multiplies in another order.
+        assert torch.allclose(loaded(ids).logits, outcome.model.eval()(ids).logits, rtol=0, atol=1e-5)
         assert (loaded(ids).logits - plain).abs().max() > 0.01
 
 
@@ -189,7 +185,7 @@ def test_targets_outside_the_loss_stop_the_run_by_name(
     def with_a_dead_tensor(*arguments: Any) -> Any:
         adapted = original(*arguments)
         module = adapted.get_submodule("base_model.model.model.layers.1.mlp.down_proj")
-        module.lora_A["default"].forward = lambda x: torch.zeros(*x.shape[:-1], 8)
+        module.lora_A["default"].weight.register_hook(torch.zeros_like)
         return adapted
 
     monkeypatch.setattr(attach, "attach", with_a_dead_tensor)
