@@ -131,8 +131,8 @@ class Factors(Outermost):
         return downs, [[next(remaining) for _ in range(size)] for size in sizes]
 
     def __getstate__(self) -> dict[str, Any]:
-        # A graph cannot be copied, and is made anew when asked for.
-        return super().__getstate__() | {"made": {}, "inside": False}
+        # A graph cannot be copied, and is made anew when asked for; no call of the copy is under way.
+        return self.__dict__ | {"made": {}, "entered": [], "inside": False}
 
 
 def _low(x: torch.Tensor, down: torch.Tensor) -> torch.Tensor:

@@ -56,9 +56,6 @@ class Outermost:
         if not self.entered:
             self.end()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"entered": []}
-
 
 def _below(layer: str, name: str) -> bool:
     return not name or layer.startswith(f"{name}.")

@@ -1,9 +1,8 @@
-"""What else is asked of a LoRA model is PEFT's: dropout, variants, other adapters, merging, copies, files."""
+"""What else is asked of a LoRA model is PEFT's: dropout, variants, other adapters, merging, files."""
 
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -237,44 +236,6 @@ def test_files_go_both_ways_between_peft_and_ours(tmp_path: Path) -> None:
     for model in (by_peft, by_us):
         assert (logits_of(model) - expected).abs().max() < 1e-6
     assert (logits_of(base_model()) - expected).abs().max() > 1e-2
-
-
-def deep_copied(model: Any) -> Any:
-    return copy.deepcopy(model)
-
-
-def saved_by_torch(model: Any) -> Any:
-    buffer = io.BytesIO()
-    torch.save(model, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=False)
-
-
-@pytest.mark.parametrize("copied", [deep_copied, saved_by_torch])
-@pytest.mark.parametrize("after", ["nothing", "a forward", "a step"])
-def test_a_copy_lives_a_life_of_its_own(copied: Callable[[Any], Any], after: str) -> None:
-    plain, ours = twins()
-    if after != "nothing":
-        loss = loss_of(ours)
-        if after == "a step":
-            loss.backward()
-    before = logits_of(ours)
-
-    twin = copied(ours)
-
-    assert factors_of(twin) is not None and factors_of(twin) is not factors_of(ours)
-    for model in (plain, twin):
-        fill(model, 0.2, seed=4)
-        model.zero_grad()
-        loss_of(model).backward()
-    assert gap(gradients(plain), gradients(twin)) < 1e-6
-    assert torch.equal(logits_of(ours), before)
-
-
-def test_batching_twice_hooks_once() -> None:
-    _, ours = twins()
-    attach.batched(ours)
-    assert (len(ours._forward_pre_hooks), len(ours._forward_hooks)) == (1, 1)
 
 
 @pytest.mark.parametrize("fields", [{"do_sample": True, "top_k": 20}, {"num_beams": 3}])

@@ -145,9 +145,10 @@ def test_every_way_to_train_gives_the_gradients_of_peft(
     equal_after(work)
 
 
-def test_checkpoints_are_computed_again_in_the_same_way(peft_forwards: list[Any]) -> None:
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_are_computed_again_in_the_same_way(reentrant: bool, peft_forwards: list[Any]) -> None:
     _, ours = twins()
-    checkpointed(ours)
+    checkpointed(ours, reentrant)
 
     in_any_order(ours)
 
@@ -276,3 +277,17 @@ def test_a_forward_that_failed_leaves_nothing_of_its_inputs() -> None:
     handle.remove()
     gc.collect()
     assert [found() for found in inputs] == [None]
+
+
+def test_after_an_interrupt_the_weights_are_read_anew() -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    pair = twins()
+    handle = layer(pair[1], "up_proj").register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        loss_of(pair[1])
+    handle.remove()
+    do_both(pair, lambda model: fill(model, 0.2, seed=3))
+
+    assert gap(*do_both(pair, step)) < 1e-6
