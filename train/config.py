@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from train.adapters.settings import LoraSettings, Number, OftSettings, Strict, Whole
 from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError
+
+
+def _as_list(value: Any) -> Any:
+    """Names that --set gives as one text, `q_proj,v_proj`, as the list that they are."""
+    if isinstance(value, str) and value not in ("auto", "vision"):
+        return [name.strip() for name in value.split(",")]
+    return value
 
 
 class RunConfig(Strict):
@@ -27,7 +34,7 @@ class RunConfig(Strict):
 
     lora: LoraSettings = LoraSettings()
     oft: OftSettings = OftSettings()
-    target_modules: Literal["auto", "vision"] | list[str] = Field(
+    target_modules: Annotated[Literal["auto", "vision"] | list[str], BeforeValidator(_as_list)] = Field(
         "auto",
         description="layers to adapt: their names, patterns of full names such as visual.blocks.*.attn.qkv; "
         "auto: every projection of attention and MLP in the language model; vision: every one in the blocks "
@@ -76,6 +83,13 @@ class RunConfig(Strict):
 
     num_generations: Whole = Field(3, ge=0, description="prompts answered before and after")
     max_new_tokens: Whole = Field(48, ge=1, description="longest generated answer, in tokens")
+
+    @model_validator(mode="after")
+    def _settings_go_together(self) -> RunConfig:
+        faults = self.oft.contradictions(fresh=self.init_adapter is None) if self.adapter == "oft" else []
+        if faults:
+            raise ValueError("\n".join(faults))
+        return self
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -200,7 +214,7 @@ def _fault_line(fault: dict[str, Any], origins: dict[tuple[str, ...], str], reci
         return f"{place}: not given; --{path[-1].replace('_', '-')} or the recipe must say it"
     message = fault["msg"].removeprefix("Value error, ")
     if isinstance(fault["input"], dict):  # fields that contradict each other: the message has their values
-        return f"{place}: {message}"
+        return f"{place}: {message}" if place else message
     return f"{place}: {message}, not {fault['input']!r}"
 
 

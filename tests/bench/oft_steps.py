@@ -28,8 +28,6 @@ BASELINE = "PEFT OFT series"
 BARS = {
     ("small", "OFT exact", BASELINE): 0.9,
     ("large", "OFT exact", BASELINE): 1.02,
-    ("small", "LoRA", "PEFT LoRA"): 1.02,
-    ("large", "LoRA", "PEFT LoRA"): 1.02,
 }
 NUM_BLOCKS = 7680
 """Blocks of 32 in the layers of a 0.5B model, for the maps alone."""

@@ -153,12 +153,12 @@ def test_a_recipe_with_strange_keys_is_named(tmp_path: Path) -> None:
     [
         (
             ["oft_num_blocks=4", "oft_block_size=32"],
-            ["oft_num_blocks 4 and oft_block_size 32 are both given"],
+            ["oft.oft_num_blocks 4 and oft.oft_block_size 32 are both given"],
         ),
-        (["oft_num_blocks=4", "oft_block_size=auto"], ["oft_block_size auto are both given"]),
-        (["num_cayley_neumann_terms=6"], ["num_cayley_neumann_terms has no effect: cayley is exact"]),
-        (["cayley=exact", "on_drift=stop"], ["on_drift has no effect: cayley is exact"]),
-        (["eps=1e-4"], ["eps has no effect: coft is off"]),
+        (["oft_num_blocks=4", "oft_block_size=auto"], ["oft.oft_block_size auto are both given"]),
+        (["num_cayley_neumann_terms=6"], ["num_cayley_neumann_terms has no effect: oft.cayley is exact"]),
+        (["cayley=exact", "on_drift=stop"], ["on_drift has no effect: oft.cayley is exact"]),
+        (["eps=1e-4"], ["eps has no effect: oft.coft is off"]),
         (["eps=1e-4", "coft=false", "on_drift=exact"], ["eps has no effect", "on_drift has no effect"]),
     ],
 )
@@ -211,5 +211,17 @@ def test_oft_settings_that_mean_nothing_are_refused(name: str, value: str) -> No
 def test_targets_are_words_or_a_list(value: str) -> None:
     config = build_config(None, FLAGS, [f"target_modules={value}"])
     assert config.target_modules in (value, ["q_proj", "visual.blocks.*.attn.qkv"])
-    with pytest.raises(UserError, match="--set target_modules"):
-        build_config(None, FLAGS, ["target_modules=q_proj"])
+
+
+def test_one_target_or_several_with_commas_are_a_list() -> None:
+    assert build_config(None, FLAGS, ["target_modules=q_proj"]).target_modules == ["q_proj"]
+    several = build_config(None, FLAGS, ["target_modules=q_proj, visual.blocks.*.attn.qkv"]).target_modules
+    assert several == ["q_proj", "visual.blocks.*.attn.qkv"]
+
+
+def test_what_a_trained_adapter_decides_is_not_judged_by_the_defaults_of_a_fresh_one() -> None:
+    flags = {**FLAGS, "adapter": "oft"}
+    settings = ["oft.on_drift=exact", "oft.eps=0.2", "init_adapter=/run/adapter"]
+    assert build_config(None, flags, settings).oft.on_drift == "exact"
+    with pytest.raises(UserError, match="on_drift has no effect"):
+        build_config(None, flags, [*settings, "oft.cayley=exact"])

@@ -44,9 +44,13 @@ class DriftWatch:
         self.on_drift = on_drift
         self.rotations_of = rotations_of
         self.has_warned = False
+        self.before_conversion: Drift | None = None
 
     def read(self) -> Drift | None:
         """The drift of the last forward; None where nothing rotates."""
+        if self.before_conversion:  # the rotations of that forward are gone
+            drift, self.before_conversion = self.before_conversion, None
+            return drift
         rotations = self.rotations_of(self.model)
         if rotations is None:
             return None
@@ -70,16 +74,36 @@ class DriftWatch:
         figures = f"step {step}: largest |R R^T - I| is {error:.2g}"
         if self.on_drift == "exact":
             # At once: here the outputs move by a few percent of what the adapter does, at STOP by a third.
+            self.before_conversion = self.read()
             oft.convert_cayley(self.model, exact=True, optimizer=optimizer)
-            return [f"warning: {figures}: the series drifts; exact Cayley map from here on"]
+            jump = "; this far out the outputs jump: lower learning_rate" if error > STOP else ""
+            return [f"warning: {figures}: the series drifts; exact Cayley map from here on{jump}"]
         if error <= STOP:
             if self.has_warned:
                 return []
             self.has_warned = True
             return [f"warning: {figures}: the series drifts; oft.cayley=exact does not"]
-        raise UserError(
-            f"{figures}, {STOP} is allowed: the series is no rotation any more",
-            "take oft.cayley=exact, which is orthogonal at any learning rate; or a lower learning_rate; or "
-            "oft.on_drift=exact to go over in the middle",
-            EXIT_TRAINING,
-        )
+        raise _no_rotation(figures)
+
+    def after_training(self, error: float) -> list[str]:
+        """What is to be said of the trained weights, which no step comes to look at any more.
+
+        `error`: their largest |R R^T - I|. UserError (exit 70) above STOP.
+        """
+        figures = f"after the last step: largest |R R^T - I| is {error:.2g}"
+        if not error <= STOP:
+            raise _no_rotation(figures)
+        if error > WARN:
+            return [
+                f"warning: {figures}: train merge will refuse this adapter; oft.cayley=exact does not drift"
+            ]
+        return []
+
+
+def _no_rotation(figures: str) -> UserError:
+    return UserError(
+        f"{figures}, {STOP} is allowed: the series is no rotation any more",
+        "take oft.cayley=exact, which is orthogonal at any learning rate; or a lower learning_rate; or, with "
+        "oft.cayley=series, oft.on_drift=exact to go over in the middle",
+        EXIT_TRAINING,
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 def _not_boolean(value: Any) -> Any:
@@ -65,20 +65,21 @@ class OftSettings(Strict):
         0.0, ge=0, lt=1, description="share of blocks that a training step leaves unturned"
     )
 
-    @model_validator(mode="after")
-    def _without_contradiction(self) -> OftSettings:
+    def contradictions(self, fresh: bool) -> list[str]:
+        """Settings that rule each other out, or do nothing beside the others.
+
+        `fresh`: no trained adapter, whose own settings decide, is gone on with.
+        """
         given = self.model_fields_set
         faults = []
         if self.oft_num_blocks is not None and "oft_block_size" in given:
             faults.append(
-                f"oft_num_blocks {self.oft_num_blocks} and oft_block_size {self.oft_block_size} are both "
-                "given: one follows from the other"
+                f"oft.oft_num_blocks {self.oft_num_blocks} and oft.oft_block_size {self.oft_block_size} are "
+                "both given: one follows from the other"
             )
-        if self.cayley == "exact":
+        if self.cayley == "exact" and (fresh or "cayley" in given):
             unused = sorted(given & {"num_cayley_neumann_terms", "on_drift"})
-            faults += [f"{name} has no effect: cayley is exact" for name in unused]
-        if "eps" in given and not self.coft:
-            faults.append("eps has no effect: coft is off")
-        if faults:
-            raise ValueError("; ".join(faults))
-        return self
+            faults += [f"oft.{name} has no effect: oft.cayley is exact" for name in unused]
+        if fresh and "eps" in given and not self.coft:
+            faults.append("oft.eps has no effect: oft.coft is off")
+        return faults

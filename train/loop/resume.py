@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,10 @@ WITHOUT = {
     "rng_state.pt": "dropout draws other numbers",
 }
 LARGE_BYTES = 1 << 25
-"""A file of the model above this size is compared by its size, not read: weights take minutes to hash."""
+"""A file of the model above this size is compared by its size and SAMPLES pieces of it: all of it would take
+minutes to read."""
+SAMPLES = 64
+SAMPLE_BYTES = 1 << 16
 # What PEFT writes anew at each saving, or what is free to change while a run trains.
 UNCOMPARED = {"inference_mode", "base_model_name_or_path", "revision", "peft_version", "auto_mapping"}
 UNCOMPARED |= {"use_cayley_neumann"}
@@ -86,8 +90,19 @@ def _identities(folder: Path) -> dict[str, str]:
     files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix in kinds]
     sizes = {path: path.stat().st_size for path in files}
     return {
-        path.name: hash_file(path) if size <= LARGE_BYTES else f"{size} bytes" for path, size in sizes.items()
+        path.name: hash_file(path) if size <= LARGE_BYTES else _sampled(path, size)
+        for path, size in sizes.items()
     }
+
+
+def _sampled(path: Path, size: int) -> str:
+    """The size of a file, and the hash of pieces spread evenly from its first byte to its last."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for number in range(SAMPLES):
+            file.seek(max(0, size - SAMPLE_BYTES) * number // (SAMPLES - 1))
+            digest.update(file.read(SAMPLE_BYTES))
+    return f"{size} bytes, {SAMPLES} pieces sha256:{digest.hexdigest()}"
 
 
 def require_same_inputs(start: Checkpoint | None, inputs: dict[str, Any], config: RunConfig) -> None:

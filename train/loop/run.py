@@ -178,10 +178,11 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
         saver = Saver(config, prepared.facts, {"answers": answers}, metrics, gradients, run_started)
         results = _train(prepared, saver)
     health.require_moved(first, {name: parameter.detach().cpu() for name, parameter in parameters.items()})
-    save_adapter(prepared, config.output / "adapter")
     if config.adapter == "oft":
         results["orthogonality_error"] = oft.orthogonality_error(model)
         results["cayley"] = "exact" if oft.is_exact(model) else "series"
+        say(DriftWatch(model, config.oft.on_drift).after_training(results["orthogonality_error"]))
+    save_adapter(prepared, config.output / "adapter")
     for generation, record in zip(generations, records, strict=True):
         generation["after"] = _answer(prepared, record)
         shown = [f"  {when}: {generation[when]}" for when in ("before", "after", "wanted")]

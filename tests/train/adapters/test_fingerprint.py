@@ -150,6 +150,30 @@ def test_the_same_weights_in_another_file_pass_with_a_note(
     assert "the logits are as trained" in capsys.readouterr().out
 
 
+def test_half_precision_does_not_vouch_for_an_edited_setting(copy_of: Adapters, tiny: Path) -> None:
+    """Its rounding hides a term of the series."""
+    folder = copy_of("oft", {"num_cayley_neumann_terms": 6}, std=0.01, oft={"cayley": "series"})
+    with pytest.raises(UserError) as caught:
+        load(tiny, folder, torch.bfloat16)
+    assert "num_cayley_neumann_terms was 5, is 6" in str(caught.value)
+    assert "load it with --precision fp32" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content["fingerprint"]["adapted"][0].__setitem__(0, "many"),
+        lambda content: content["fingerprint"]["probe"]["positions"].__setitem__(0, 999),
+    ],
+)
+def test_a_manifest_with_figures_out_of_place_is_named(
+    copy_of: Adapters, tiny: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    folder = copy_of("lora")
+    edit_manifest(folder, change)
+    assert "isotune.json: is not an adapter's manifest" in refused(tiny, folder)
+
+
 def test_unchanged_files_that_act_otherwise_are_put_down_to_the_versions(
     copy_of: Adapters, tiny: Path
 ) -> None:

@@ -105,15 +105,23 @@ def test_other_inputs_are_refused_by_name(recipe: dict[str, Any], unfinished: Pa
     ]
 
 
-def test_large_weights_are_told_apart_by_size(
-    recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_large_weights_of_one_size_are_told_apart_by_pieces_of_them(
+    recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from train.checks.tiny import make_tiny
     from train.loop import resume
 
     monkeypatch.setattr(resume, "LARGE_BYTES", 10)
-    found = resume.identify(RunConfig.model_validate(recipe), [])["model"]
+    make_tiny(tmp_path / "other", seed=1)
+    found = [
+        resume.identify(RunConfig.model_validate(recipe | {"model": model}), [])["model"]
+        for model in (recipe["model"], recipe["model"], tmp_path / "other")
+    ]
     size = (recipe["model"] / "model.safetensors").stat().st_size
-    assert found["model.safetensors"] == f"{size} bytes"
+    weights = [files["model.safetensors"] for files in found]
+    assert all(text.startswith(f"{size} bytes, 64 pieces sha256:") for text in weights)
+    assert weights[0] == weights[1] != weights[2]
+    assert found[0]["config.json"] == found[2]["config.json"]
 
 
 def test_an_adapter_of_other_settings_is_refused_but_for_the_form_of_the_rotation(

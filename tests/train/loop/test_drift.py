@@ -67,7 +67,8 @@ def test_a_drifted_series_goes_over_to_the_exact_map_when_asked(
     first = maps.index("exact")
     assert 0 < first < len(lines) - 1
     assert set(maps[first:]) == {"exact"}
-    assert lines[first - 1]["orthogonality_error"] < WARN
+    assert all(line["orthogonality_error"] < WARN for line in lines[: first - 1])
+    assert lines[first - 1]["orthogonality_error"] > WARN  # of the forward that made the run go over
     assert lines[-1]["orthogonality_error"] < 1e-5
     assert results["cayley"] == "exact"
     assert lines[-1]["loss"] < lines[first]["loss"]
@@ -93,3 +94,11 @@ def test_a_run_that_has_gone_over_resumes_to_the_last_digit(fast: dict[str, Any]
         folder = cut_back(tmp_path / "whole", tmp_path / f"from-{step}", step)
         go(fields, output=folder)
         assert exact(folder) == exact(tmp_path / "whole"), f"from step {step}"
+
+
+def test_what_the_last_step_did_is_looked_at_too(fast: dict[str, Any]) -> None:
+    with pytest.raises(UserError) as caught:
+        go(fast, learning_rate=0.5, max_steps=1, oft={"cayley": "series"})
+    assert caught.value.exit_code == EXIT_TRAINING
+    assert caught.value.message.startswith("after the last step: largest |R R^T - I| is ")
+    assert not (fast["output"] / "adapter").exists()
