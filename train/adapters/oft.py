@@ -83,7 +83,10 @@ def hint(config: RunConfig, targets: list[Target]) -> str:
     else:
         name = "oft_block_size"
     fitting = ", ".join(map(str, sorted(common)[:12])) or "none"
-    return f"--set oft.{name}=N, that divide all of them: {fitting}; or --set oft.oft_block_size=auto"
+    instead = " in place of oft_num_blocks" if name == "oft_num_blocks" else ""
+    return (
+        f"--set oft.{name}=N, that divide all of them: {fitting}; or --set oft.oft_block_size=auto{instead}"
+    )
 
 
 def layer_settings(layer: Any, adapter: str) -> dict[str, int]:
