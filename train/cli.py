@@ -76,7 +76,7 @@ def fine_tune(
 
 
 def _run(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> None:
-    from train.config import build_config
+    from train.recipe import build_config
 
     config = build_config(recipe, flags, assignments)
     from train.loop.preflight import check_places

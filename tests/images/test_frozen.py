@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import uuid
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -211,7 +212,8 @@ def test_a_build_fails_when_what_the_base_brings_is_replaced_changed_or_joined(
     stand_in: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     wheels = tmp_path / "wheels"
-    plain = wheel(wheels, "alpha", "1.0", {"alpha/__init__.py": b""})
+    # Its content is new each time: a step that the engine has cached prints nothing.
+    plain = wheel(wheels, "alpha", "1.0", {"alpha/__init__.py": f"# {uuid.uuid4()}\n".encode()})
     same = {name: data for name, data in torch_files().items() if not name.endswith("RECORD")}
     # Even a lock with torch in it leaves the base's alone: pip finds it installed.
     done = stand_in(plain, wheel(wheels, "torch", VERSION, same))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from train.config import RunConfig, build_config, parse_assignment
+from train.config import RunConfig
 from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError
+from train.recipe import build_config, parse_assignment
 
 FLAGS = {"adapter": "lora", "model": "m", "data": "d", "output": "o"}
 

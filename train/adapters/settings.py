@@ -1,29 +1,12 @@
-"""The settings of each adapter, as a recipe has them, and the strict types of a recipe's fields.
-
-PyYAML reads `1e-4` as text and `yes` as a boolean: numbers are accepted as text, booleans never as numbers.
-"""
+"""The settings of each adapter, as a recipe has them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 
-
-def _not_boolean(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a number is due, this is true/false (YAML reads yes, no, on and off so)")
-    return value
-
-
-Whole = Annotated[int, BeforeValidator(_not_boolean)]
-Number = Annotated[float, BeforeValidator(_not_boolean), Field(allow_inf_nan=False)]
-
-
-class Strict(BaseModel):
-    """A model that knows all its keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+from train.strict import Number, Strict, Whole
 
 
 class LoraSettings(Strict):

@@ -221,7 +221,7 @@ def test_a_warmup_from_zero_is_no_missing_gradient(recipe: dict[str, Any], warmu
 
 @pytest.mark.parametrize("name", ["lora", "oft", "tiny"])
 def test_every_shipped_recipe_trains(recipe: dict[str, Any], name: str) -> None:
-    from train.config import build_config
+    from train.recipe import build_config
 
     adapter = "oft" if name == "oft" else "lora"
     flags = {key: recipe[key] for key in ("model", "data", "output")} | {"adapter": adapter}

@@ -1,0 +1,99 @@
+"""What happens around each step: gradients looked at, drift judged, metrics written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from train.adapters.drift import DriftWatch
+from train.device import DeviceChoices
+from train.loop.health import GradientCheck, require_finite
+from train.loop.lines import say
+from train.loop.metrics import MetricsFile, StepMetrics, Totals, peak_memory_bytes
+from train.loop.saver import seconds_before
+from train.stop import REQUEST
+
+if TYPE_CHECKING:
+    from train.loop.trainer import RunTrainer
+
+
+class RunCallback(TrainerCallback):
+    """Writes metrics and holds the health checks of each step."""
+
+    def __init__(
+        self, metrics: MetricsFile, gradients: GradientCheck, choices: DeviceChoices, drift: DriftWatch
+    ) -> None:
+        self.metrics = metrics
+        self.gradients = gradients
+        self.drift = drift
+        self.device_type = choices.device.value
+        # A dynamic loss scale finds its size by overflowing: such a step is skipped, not wrong.
+        self.scaled = choices.precision.value == "fp16"
+        self.trainer: RunTrainer  # the trainer says it is the one
+        self.has_moved = False
+        self.started = time.perf_counter()
+
+    def on_train_begin(self, *rest: Any, **named: Any) -> None:
+        self.started = time.perf_counter() - seconds_before(self.trainer.start)[1]
+
+    def on_step_begin(self, *rest: Any, **named: Any) -> None:
+        self.trainer.require_restored()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        if self.gradients.without:
+            self.gradients.look()
+            if self.has_moved:
+                self.gradients.enforce()
+        say(self.drift.before_step(state.global_step + 1, self.trainer.optimizer))
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        skipped = self.trainer.accelerator.optimizer_step_was_skipped
+        if named["optimizer"].param_groups[0]["lr"] > 0 and not skipped:
+            self.has_moved = True
+
+    def on_substep_end(self, *rest: Any, **named: Any) -> None:
+        self.trainer.stop_if_asked()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        self.trainer.end_step()
+        self.trainer.saver.note_states(self.device_type)
+        if state.global_step >= state.max_steps:
+            control.should_log = True  # whatever logging_steps says: no step is left out of the figures
+        is_due = self.trainer.saver.is_due(state.global_step, state.max_steps)
+        control.should_save = is_due or REQUEST.number is not None
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **named: Any
+    ) -> None:
+        if not logs or "loss" not in logs:
+            return
+        totals, self.trainer.totals = self.trainer.totals, Totals()
+        drift = self.drift.read()
+        step = StepMetrics(
+            step=state.global_step,
+            epoch=logs["epoch"],
+            loss=float(totals.loss) / totals.num_steps,  # the Trainer's own forgets what was before a resume
+            learning_rate=logs["learning_rate"],
+            grad_norm=float(logs["grad_norm"]),
+            num_tokens=totals.num_tokens,
+            num_target_tokens=totals.num_target_tokens,
+            seconds=self.trainer.train_seconds(),
+            peak_memory_bytes=peak_memory_bytes(self.device_type),
+            **(asdict(drift) if drift else {}),
+        )
+        self.metrics.write(step)
+        require_finite(step.step, loss=step.loss, grad_norm=0.0 if self.scaled else step.grad_norm)
+        print(step_line(step, state.max_steps), flush=True)
+
+
+def step_line(step: StepMetrics, max_steps: int) -> str:
+    """A step in words for the terminal."""
+    pace = step.seconds / step.step
+    return (
+        f"step {step.step}/{max_steps}  loss {step.loss:.4f}  lr {step.learning_rate:.2e}  "
+        f"grad norm {step.grad_norm:.3f}  {step.num_target_tokens} target tokens  {pace:.2f} s/step  "
+        f"{pace * (max_steps - step.step):.0f} s left"
+    )

@@ -1,0 +1,148 @@
+"""From a YAML file and the command line to the recipe, with every fault at its place."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from train.config import RunConfig, known_fields
+from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """PyYAML keeps the last of two equal keys without a word; here the second one is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def recipe_path(given: Path) -> Path:
+    """The file of a recipe: the path as given, or the recipe of that name which ships with isotune."""
+    shipped = Path(__file__).parent / "recipes" / f"{given}.yaml"
+    return shipped if len(given.parts) == 1 and not given.exists() and shipped.exists() else given
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML recipe; UserError with the line for anything else."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8-sig"), _UniqueKeys)
+    except OSError as fault:
+        names = ", ".join(
+            sorted(shipped.stem for shipped in (Path(__file__).parent / "recipes").glob("*.yaml"))
+        )
+        hint = f"--config takes a YAML file, or one of {names}"
+        raise UserError(f"{path}: cannot be read: {fault.strerror}", hint, EXIT_CONFIG) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not UTF-8 text", "save the recipe as UTF-8", EXIT_CONFIG) from None
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as fault:
+        mark = getattr(fault, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}" if mark else str(path)
+        problem = getattr(fault, "problem", None) or str(fault).splitlines()[0]
+        raise UserError(f"{place}: not a valid recipe: {problem}", "", EXIT_CONFIG) from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(
+            f"{path}: a recipe is a mapping of keys to values", "train --json-schema lists them", EXIT_CONFIG
+        )
+    return content
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`lora.r=16` as its dotted key and its value, read as YAML."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise UserError(f"--set {text}: KEY=VALUE is due", "for example --set lora.r=16", EXIT_USAGE)
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return key.strip(), value
+
+
+def build_config(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> RunConfig:
+    """The run's configuration; the command line wins over the file. Every fault is reported at once.
+
+    `flags`: field name -> value, None where not given. `assignments`: the texts of `--set`.
+    """
+    recipe = recipe_path(recipe) if recipe else None
+    values = read_recipe(recipe) if recipe else {}
+    origins: dict[tuple[str, ...], str] = {}
+    given: dict[tuple[str, ...], tuple[str, Any]] = {
+        (name,): (f"--{name.replace('_', '-')}", value) for name, value in flags.items() if value is not None
+    }
+    for text in assignments:
+        key, value = parse_assignment(text)
+        path = tuple(key.split("."))
+        if path in given:
+            raise UserError(
+                f"--set {text}: {key} is already given by {given[path][0]}", "give it once", EXIT_USAGE
+            )
+        given[path] = (f"--set {key}", value)
+    for path, (origin, value) in given.items():
+        _insert(values, path, value, origin)
+        origins[path] = origin
+    try:
+        config = RunConfig.model_validate(values)
+    except ValidationError as faults:
+        lines = [_fault_line(dict(fault), origins, recipe) for fault in faults.errors()]
+        raise UserError("\n".join(lines), "train --json-schema lists every field", EXIT_CONFIG) from None
+    _refuse_unused(config.adapter, given)
+    return config
+
+
+def _refuse_unused(adapter: str, given: dict[tuple[str, ...], tuple[str, Any]]) -> None:
+    """A recipe may hold the settings of both adapters; on the command line those of the other one are
+    a mistake.
+    """
+    unused = [
+        origin for path, (origin, _) in given.items() if path[0] in ("lora", "oft") and path[0] != adapter
+    ]
+    if unused:
+        lines = [f"{origin}: has no effect, the adapter is {adapter}" for origin in unused]
+        raise UserError("\n".join(lines), "name the adapter's own settings", EXIT_CONFIG)
+
+
+def _insert(values: dict[str, Any], path: tuple[str, ...], value: Any, origin: str) -> None:
+    for name in path[:-1]:
+        below = values[name] = values.get(name) or {}
+        if not isinstance(below, dict):
+            raise UserError(f"{origin}: {name} has no fields of its own", "", EXIT_CONFIG)
+        values = below
+    values[path[-1]] = value
+
+
+def _fault_line(fault: dict[str, Any], origins: dict[tuple[str, ...], str], recipe: Path | None) -> str:
+    path = tuple(str(part) for part in fault["loc"])
+    origin = next((name for key, name in origins.items() if path[: len(key)] == key), None)
+    place = origin or (
+        f"{recipe}: {'.'.join(path)}" if recipe and fault["type"] != "missing" else ".".join(path)
+    )
+    if fault["type"] == "extra_forbidden":
+        return f"{place}: no such field{_suggest(path)}"
+    if fault["type"] == "missing":
+        return f"{place}: not given; --{path[-1].replace('_', '-')} or the recipe must say it"
+    message = fault["msg"].removeprefix("Value error, ")
+    if isinstance(fault["input"], dict):  # fields that contradict each other: the message has their values
+        return f"{place}: {message}" if place else message
+    return f"{place}: {message}, not {fault['input']!r}"
+
+
+def _suggest(path: tuple[str, ...]) -> str:
+    fields = known_fields()
+    wanted = ".".join(path)
+    near = difflib.get_close_matches(wanted, fields, n=1, cutoff=0.6)
+    by_last = [field for field in fields if field.split(".")[-1] == path[-1]]
+    match = (by_last or near or [""])[0]
+    return f"; did you mean {match}?" if match else ""

@@ -1,0 +1,26 @@
+"""The strict types of a recipe's fields.
+
+PyYAML reads `1e-4` as text and `yes` as a boolean: numbers are accepted as text, booleans never as numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _not_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is due, this is true/false (YAML reads yes, no, on and off so)")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_not_boolean)]
+Number = Annotated[float, BeforeValidator(_not_boolean), Field(allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """A model that knows all its keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
