@@ -197,9 +197,9 @@ def test_targets_outside_the_loss_stop_the_run_by_name(
 def test_bad_rows_stop_before_the_model_is_loaded(
     recipe: dict[str, Any], write_rows: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from train.loop import run as run_module
+    from train.loop import prepare
 
-    monkeypatch.setattr(run_module, "load_model", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(prepare, "load_model", lambda *_: pytest.fail("the model was loaded"))
     with pytest.raises(UserError) as caught:
         go(recipe, data=write_rows({"instruction": "a", "output": 1}))
     assert caught.value.exit_code == EXIT_DATA

@@ -151,15 +151,15 @@ def test_a_signal_before_the_first_step_is_done_leaves_no_checkpoint_and_says_so
 def test_a_signal_while_data_is_read_ends_the_run_at_once(
     recipe: dict[str, Any], signals: Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from train.loop import run
+    from train.loop import prepare
 
-    original = run.load_samples
+    original = prepare.load_samples
 
     def reading(*rest: Any) -> Any:
         signals(signal.SIGTERM)
         return original(*rest)
 
-    monkeypatch.setattr(run, "load_samples", reading)
+    monkeypatch.setattr(prepare, "load_samples", reading)
     stop = stopped(recipe)
     assert stop.checkpoint is None
 
