@@ -68,10 +68,31 @@ def test_the_exact_map_is_the_transpose_of_the_series_limit() -> None:
     assert (cayley.exact(skew) - limit).abs().max() > 0.1
 
 
+@pytest.mark.parametrize("block", [16, 32, 64, 128])
 @pytest.mark.parametrize("norm", [0.1, 1.0, 10.0, 100.0])
-def test_the_exact_map_is_orthogonal_at_any_norm(norm: float) -> None:
-    rotations = cayley.exact(cayley.skew_matrices(random_vectors(4, 32, norm), 32))
+def test_the_exact_map_is_orthogonal_at_any_norm(block: int, norm: float) -> None:
+    rotations = cayley.exact(cayley.skew_matrices(random_vectors(4, block, norm), block))
     assert cayley.orthogonality_error(rotations) < 1e-5
+
+
+@pytest.mark.parametrize("norm", [1e-3, 1.0, 4.0])
+@pytest.mark.parametrize("block", [18, 32, 34, 36, 64, 96, 128])
+def test_halves_invert_as_the_solver_does(block: int, norm: float) -> None:
+    matrices = torch.eye(block) + cayley.skew_matrices(random_vectors(4, block, norm), block)
+    expected = torch.linalg.inv(matrices.double())
+    solved = torch.linalg.inv_ex(matrices).inverse
+    error = (cayley.inverse_by_halves(matrices) - expected).abs().max()
+    assert error < 1e-6 and error < 2 * (solved - expected).abs().max() + 2e-7
+
+
+@pytest.mark.parametrize(("norm", "sizes"), [(1.0, {16}), (100.0, {64})])
+def test_large_rotations_go_to_the_solver_whole(
+    monkeypatch: pytest.MonkeyPatch, norm: float, sizes: set[int]
+) -> None:
+    solver, seen = torch.linalg.inv_ex, set()
+    monkeypatch.setattr(torch.linalg, "inv_ex", lambda a: seen.add(a.shape[-1]) or solver(a))
+    cayley.inverse(torch.eye(64) + cayley.skew_matrices(random_vectors(4, 64, norm), 64))
+    assert seen == sizes
 
 
 @pytest.mark.parametrize("norm", [1e-3, 1.0, 10.0, 100.0])
