@@ -25,15 +25,16 @@ class DataFields(Strict):
         "users and tools at their start, never an answer, and say so",
     )
     bad_rows: Literal["error", "skip"] = Field(
-        "error", description="rows that cannot be learned from: stop and list them, or leave out and list them"
+        "error",
+        description="rows that cannot be learned from: stop, or leave out; both list them",
     )
     max_bad_rows: Number = Field(
         0.01, ge=0, le=1, description="bad_rows skip: the largest share of bad rows that is no error"
     )
     train_on: Literal["all", "last"] = Field(
         "all",
-        description="which assistant turns of a conversation are learned; all is what LLaMA-Factory, ms-swift "
-        "and axolotl do by default",
+        description="which assistant turns of a conversation are learned; all is also the default of "
+        "LLaMA-Factory, ms-swift and axolotl",
     )
     thinking: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = Field(
         "auto", description="the chat template's own switch; auto: on where the answers hold <think>"

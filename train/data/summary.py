@@ -77,7 +77,9 @@ class DataSummary:
                 f"{self.num_duplicates} samples equal earlier ones, the first: {later} equals {first}"
             )
         if self.ignored_fields:
-            fields = ", ".join(f"{name} ({count} rows)" for name, count in sorted(self.ignored_fields.items()))
+            fields = ", ".join(
+                f"{name} ({count} rows)" for name, count in sorted(self.ignored_fields.items())
+            )
             lines.append(f"fields that no format reads: {fields}")
         return lines
 

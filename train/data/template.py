@@ -16,7 +16,7 @@ from train.errors import EXIT_CONFIG, UserError
 if TYPE_CHECKING:
     from train.data.formats import Record
 
-__all__ = ["IGNORED", "ChatTemplate", "Sample", "TemplateFault", "give_template", "read_template"]
+__all__ = ["IGNORED", "ChatTemplate", "Sample", "TemplateFault", "read_template"]
 
 PROBE = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
@@ -44,11 +44,6 @@ class Stop:
     tail: str
 
 
-def give_template(tokenizer: Any, path: Path) -> None:
-    """Put the chat template of a file in the place of the checkpoint's; it is saved with the tokenizer."""
-    tokenizer.chat_template = read_template(path)
-
-
 def read_template(path: Path) -> str:
     """The text of a chat template's file; UserError (exit 78) where it cannot be read or is empty."""
     try:
@@ -68,12 +63,20 @@ class ChatTemplate:
 
     The ids before each learned answer are exactly those that a server computes for the same messages: prompts
     and answers are tokenised apart, so no token can span their border. `thinking`: auto, on or off, the
-    template's own switch. `train_on`: all assistant turns, or the last.
+    template's own switch. `train_on`: all assistant turns, or the last. `chat_template`: a file whose
+    template takes the place of the tokenizer's, also where the tokenizer is saved. UserError (exit 78) where
+    there is no template, or no switch that was asked for.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, thinking: str = "auto", train_on: Literal["all", "last"] = "all"
+        self,
+        tokenizer: Tokenizer,
+        thinking: str = "auto",
+        train_on: Literal["all", "last"] = "all",
+        chat_template: Path | None = None,
     ) -> None:
+        if chat_template is not None:
+            tokenizer.chat_template = read_template(chat_template)
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(
                 "the checkpoint has no chat template (tokenizer_config.json or chat_template.jinja)",
@@ -88,13 +91,13 @@ class ChatTemplate:
         self._control = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
         if thinking != "auto" and not self.has_switch():
             raise UserError(
-                f"thinking {thinking}: the chat template has no switch for it (enable_thinking changes nothing)",
-                "leave thinking: auto; answers are then learned as they are written",
+                f"thinking {thinking}: enable_thinking changes nothing in the chat template",
+                "the checkpoint has no such switch: with thinking: auto answers are learned as written",
                 EXIT_CONFIG,
             )
 
     def has_switch(self) -> bool:
-        """Whether `enable_thinking` changes what the template writes; UserError where it refuses to render."""
+        """Whether `enable_thinking` changes what the template writes; UserError where it refuses."""
         try:
             return any(
                 self._render(messages, True, is_prompt) != self._render(messages, False, is_prompt)

@@ -87,7 +87,9 @@ def _assemble(template: ChatTemplate, chain: list[Turn], parts: list[list[int]],
     if len(chain) > 1 and [token for part in parts[:-2] for token in part] != parts[-1]:
         apart = [[turn] for turn in chain]
         texts = [template.ids(pieces(one)) for one in apart]
-        return [s for one, ids in zip(apart, texts, strict=True) for s in _assemble(template, one, ids, place)]
+        return [
+            s for one, ids in zip(apart, texts, strict=True) for s in _assemble(template, one, ids, place)
+        ]
     input_ids, labels = array("i"), array("i")
     for number in range(0, 2 * len(chain), 2):
         prompt, answer = parts[number], parts[number + 1]

@@ -15,7 +15,7 @@ from train.adapters import attach
 from train.adapters.initial import initial_adapter
 from train.config import RunConfig
 from train.data.samples import Samples, load_samples
-from train.data.template import ChatTemplate, give_template
+from train.data.template import ChatTemplate
 from train.image import read_build_info
 from train.loop import resume
 from train.loop.checkpoint import Checkpoint
@@ -68,9 +68,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     choices = device.choose(config, image)
     set_seed(config.seed)
     tokenizer = load_tokenizer(config.model)
-    if config.chat_template:
-        give_template(tokenizer, config.chat_template)
-    template = ChatTemplate(tokenizer, config.thinking, config.train_on)
+    template = ChatTemplate(tokenizer, config.thinking, config.train_on, config.chat_template)
     stop_token_ids = find_stop_tokens(template, config.model)
     policies = (config.max_length, config.overlong, config.bad_rows, config.max_bad_rows)
     samples = load_samples(config.data, template, *policies)
