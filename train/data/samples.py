@@ -177,9 +177,7 @@ def _refuse_bad_rows(loaded: Samples, policies: Policies) -> None:
     if policies.bad_rows == "skip":
         unread = [fault for fault in faults if UNREAD in fault.reason]
         if unread:
-            raise UserError(
-                str(unread[0]), "mend the file: bad_rows skip cannot skip what is unread", EXIT_DATA
-            )
+            raise UserError(str(unread[0]), "mend the file: what was not read cannot be skipped", EXIT_DATA)
         share = count / loaded.summary.num_rows
         if share <= policies.max_bad_rows:
             return
