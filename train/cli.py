@@ -128,6 +128,7 @@ def make_tiny_command(
     typer.echo(f"made a tiny text model in {output}")
 
 
+app.command("check-data")(commands.check_data_command)
 app.command("eval")(commands.eval_command)
 app.command("generate")(commands.generate_command)
 app.command("merge")(commands.merge_command)

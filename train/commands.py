@@ -9,7 +9,7 @@ from typing import IO, Annotated, Any, Literal
 
 import typer
 
-from train.errors import UserError
+from train.errors import EXIT_DATA, UserError
 
 Model = Annotated[Path, typer.Option(help="folder of the base checkpoint", metavar="DIR")]
 Adapter = Annotated[
@@ -108,6 +108,38 @@ def merge_command(
         f"the adapter's own effect is {percent(checks['effect_on_logits'])}"
     )
     _show(report, [line], as_json)
+
+
+def check_data_command(
+    model: Annotated[str | None, typer.Option(help="folder of the base checkpoint", metavar="DIR")] = None,
+    data: Annotated[str | None, typer.Option(help="training rows", metavar="FILE")] = None,
+    eval_data: Annotated[str | None, typer.Option(help="rows for evaluation", metavar="FILE")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="a recipe, as for training; the command line wins", metavar="FILE")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="any field of the recipe", metavar="KEY=VALUE")
+    ] = None,
+    print_samples: Annotated[
+        int, typer.Option("--print-sample", help="show the first N samples, what is learned marked", min=0)
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Every bad row, lengths, what is learned and what would be left out or cut; no weights are loaded."""
+    from train.data.check import as_dict, check, read_config, report_lines
+    from train.data.shown import print_sample
+
+    flags = {"model": model, "data": data, "eval_data": eval_data}
+    template, files = check(read_config(config, flags, assignments or []))
+    if as_json:
+        _show({"files": [as_dict(file, template, print_samples) for file in files]}, [], as_json)
+    for file in [] if as_json else files:
+        typer.echo("\n".join(report_lines(file)))
+        for sample in file.loaded.samples[:print_samples] if file.loaded else []:
+            print_sample(template.tokenizer, sample)
+    if faults := [file for file in files if file.error]:
+        hints = "; ".join(dict.fromkeys(file.hint for file in faults if file.hint))
+        raise UserError("\n".join(file.error for file in faults), hints, EXIT_DATA)
 
 
 def info_command(

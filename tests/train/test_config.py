@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from train.config import RunConfig
+from train.data.settings import DataFields
 from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError
 from train.recipe import build_config, parse_assignment
 
@@ -123,7 +124,7 @@ def test_a_shipped_recipe_is_found_by_its_name_but_never_before_a_file(
 
 
 def test_every_field_has_a_description_or_a_name_of_its_library() -> None:
-    ours = {"adapter", "model", "data", "output", "overlong", "thinking", "device", "precision"}
+    ours = {"adapter", "model", "data", "output", "device", "precision", *DataFields.model_fields}
     assert all(RunConfig.model_fields[name].description for name in ours)
 
 

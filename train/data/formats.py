@@ -17,8 +17,9 @@ class Record:
     `messages`: dicts with `role` (system, user, assistant) and `content`.
     """
 
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     place: str
+    tools: list[dict[str, Any]] | None = None
 
 
 class RowFault(ValueError):

@@ -2,127 +2,189 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from array import array
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 
 from train.data.formats import Record, convert_rows
 from train.data.records import Fault, hash_file, read_rows
-from train.data.template import ChatTemplate, Sample, TemplateFault
+from train.data.sample import Sample, TemplateFault
+from train.data.shorten import shorten
+from train.data.summary import SHOWN, DataSummary, listed
+from train.data.template import ChatTemplate
+from train.data.tokenise import tokenise
 from train.errors import EXIT_DATA, UserError
 
-SHOWN_FAULTS = 20
+UNREAD = "were not read"
+"""What the reader says of a file that it gave up: how many rows follow is not known."""
 
 
-@dataclass
-class DataSummary:
-    """What became of the rows of one file."""
+@dataclass(frozen=True)
+class Policies:
+    """What happens to rows that do not fit; fields as in the recipe."""
 
-    path: str
-    sha256: str
-    num_rows: int
-    num_kept: int
-    num_too_long: int
-    longest_tokens: int
-    num_tokens: int
-    num_target_tokens: int
-    formats: dict[str, int]
-    ignored_fields: dict[str, int]
-
-    def lines(self) -> list[str]:
-        """The summary in words."""
-        formats = ", ".join(f"{name} {count}" for name, count in self.formats.items())
-        lines = [
-            f"{self.path}: kept {self.num_kept} of {self.num_rows} rows ({formats}), "
-            f"{self.num_tokens} tokens, {self.num_target_tokens} of them learned, "
-            f"longest {self.longest_tokens}"
-        ]
-        if self.num_too_long:
-            lines.append(f"{self.path}: left out {self.num_too_long} rows longer than max_length")
-        if self.ignored_fields:
-            fields = ", ".join(
-                f"{name} ({count} rows)" for name, count in sorted(self.ignored_fields.items())
-            )
-            lines.append(f"{self.path}: fields that no format reads: {fields}")
-        return lines
+    max_length: int
+    overlong: str = "drop"
+    bad_rows: str = "error"
+    max_bad_rows: float = 0.01
 
 
 @dataclass
 class Samples:
-    """The kept samples of one file, their records in the same order, and the account of all rows."""
+    """The kept samples of one file, the records that they are of, in order, and the account of all rows.
+
+    A record has one sample, or several where its conversation was split. faults: every bad row. too_long:
+    place and tokens of each sample that was left out. lengths: of all samples, in tokens, before any cut.
+    """
 
     samples: list[Sample]
     records: list[Record]
     summary: DataSummary = field(repr=False)
+    faults: list[Fault] = field(default_factory=list, repr=False)
+    too_long: list[tuple[str, int]] = field(default_factory=list, repr=False)
+    cut: list[str] = field(default_factory=list, repr=False)
+    lengths: array[int] = field(default_factory=lambda: array("i"), repr=False)
 
 
-def load_samples(path: Path, template: ChatTemplate, max_length: int, overlong: str) -> Samples:
-    """Read and tokenise a file. UserError (exit 65) lists every bad row; nothing is cut.
-
-    `overlong`: what happens to samples of more than `max_length` tokens: `drop` leaves them out and counts
-    them, `error` stops.
-    """
-    digest = hash_file(path)
-    rows, faults = read_rows(path)
-    conversion = convert_rows(rows)
-    faults += conversion.faults
-    tokenised: list[tuple[Record, Sample]] = []
-    for record in conversion.records:
-        try:
-            tokenised.append((record, template.sample(record)))
-        except TemplateFault as fault:
-            faults.append(Fault(record.place, str(fault)))
-    _refuse(faults)
-    kept = [(record, sample) for record, sample in tokenised if len(sample.input_ids) <= max_length]
-    too_long = [sample for _, sample in tokenised if len(sample.input_ids) > max_length]
-    _check_lengths(path, tokenised, kept, too_long, max_length, overlong)
-    summary = DataSummary(
-        path=str(path),
-        sha256=digest,
-        num_rows=len(rows),
-        num_kept=len(kept),
-        num_too_long=len(too_long),
-        longest_tokens=max(len(sample.input_ids) for _, sample in tokenised),
-        num_tokens=sum(len(sample.input_ids) for _, sample in kept),
-        num_target_tokens=sum(sample.num_target_tokens for _, sample in kept),
-        formats=conversion.formats,
-        ignored_fields=conversion.ignored_fields,
-    )
-    return Samples([sample for _, sample in kept], [record for record, _ in kept], summary)
-
-
-def _refuse(faults: list[Fault]) -> None:
-    if not faults:
-        return
-    faults = sorted(faults, key=lambda fault: int(fault.place.rpartition(":")[2]))
-    lines = [str(fault) for fault in faults[:SHOWN_FAULTS]]
-    if len(faults) > SHOWN_FAULTS:
-        lines.append(f"and {len(faults) - SHOWN_FAULTS} more bad rows")
-    raise UserError("\n".join(lines), f"mend or remove the bad rows ({len(faults)} of them)", EXIT_DATA)
-
-
-def _check_lengths(
+def load_samples(
     path: Path,
-    tokenised: list[tuple[Record, Sample]],
-    kept: list[tuple[Record, Sample]],
-    too_long: list[Sample],
+    template: ChatTemplate,
     max_length: int,
     overlong: str,
+    bad_rows: str = "error",
+    max_bad_rows: float = 0.01,
+) -> Samples:
+    """Read and tokenise a file. UserError (exit 65) lists every bad row; nothing is cut without a word.
+
+    `overlong`: what happens to samples of more than `max_length` tokens: `drop` leaves them out and counts
+    them, `error` stops, `cut-prompt` shortens texts of users and tools. `bad_rows`: `error` stops, `skip`
+    leaves them out up to the share `max_bad_rows` of all rows.
+    """
+    policies = Policies(max_length, overlong, bad_rows, max_bad_rows)
+    loaded = account(path, template, policies)
+    refuse(loaded, policies)
+    return loaded
+
+
+def account(path: Path, template: ChatTemplate, policies: Policies) -> Samples:
+    """All that a file holds, good and bad. UserError (exit 65) only where it cannot be read as a whole."""
+    summary = DataSummary(str(path), hash_file(path), max_length=policies.max_length)
+    rows, faults = read_rows(path)
+    summary.num_rows = len(rows) + len(faults)
+    conversion = convert_rows(rows)
+    del rows
+    loaded = Samples([], [], summary, faults + conversion.faults)
+    summary.formats, summary.ignored_fields = conversion.formats, conversion.ignored_fields
+    for record, made in zip(conversion.records, tokenise(template, conversion.records), strict=True):
+        if isinstance(made, TemplateFault):
+            loaded.faults.append(Fault(record.place, str(made)))
+        else:
+            _take(loaded, template, record, made, policies)
+    loaded.faults.sort(key=_in_file_order)
+    summary.num_bad = len(loaded.faults)
+    summary.bad_rows = [str(fault) for fault in loaded.faults[:SHOWN]]
+    summary.num_samples = len(loaded.samples)
+    summary.num_tokens = sum(len(sample.input_ids) for sample in loaded.samples)
+    summary.num_target_tokens = sum(sample.num_target_tokens for sample in loaded.samples)
+    summary.shortest_tokens = min(loaded.lengths, default=0)
+    _note_duplicates(loaded)
+    return loaded
+
+
+def _take(
+    loaded: Samples, template: ChatTemplate, record: Record, made: list[Sample], policies: Policies
 ) -> None:
-    if not tokenised:
+    """Take what fits of a record's samples, and count what does not."""
+    summary, before = loaded.summary, len(loaded.samples)
+    summary.num_split += len(made) > 1
+    last = made[-1].turns[-1]
+    for sample in made:
+        length = len(sample.input_ids)
+        loaded.lengths.append(length)
+        if length > summary.longest_tokens:
+            summary.longest_tokens, summary.longest_place = length, sample.place
+        if length <= policies.max_length:
+            loaded.samples.append(sample)
+        elif policies.overlong == "cut-prompt" and (
+            shorter := shorten(template, record, sample, policies.max_length)
+        ):
+            loaded.samples.append(shorter[1])
+            loaded.cut.append(sample.place)
+            summary.num_cut += 1
+            record = shorter[0] if len(made) == 1 else record
+        else:
+            loaded.too_long.append((sample.place, length))
+    num_new = len(loaded.samples) - before
+    if num_new:
+        summary.num_kept += 1
+        summary.num_turns_too_long += len(made) - num_new
+        # Whoever asks for an answer to the record's prompt takes the last message for the one that is due.
+        whole = last == len(record.messages) - 1
+        loaded.records.append(record if whole else replace(record, messages=record.messages[: last + 1]))
+    else:
+        summary.num_too_long += 1
+
+
+def _note_duplicates(loaded: Samples) -> None:
+    seen: dict[bytes, str] = {}
+    for sample in loaded.samples:
+        digest = blake2b(bytes(memoryview(sample.input_ids)), digest_size=16)  # type: ignore[arg-type]
+        digest.update(memoryview(sample.labels))  # type: ignore[arg-type]
+        first = seen.setdefault(digest.digest(), sample.place)
+        if first is not sample.place:
+            loaded.summary.num_duplicates += 1
+            if len(loaded.summary.duplicates) < SHOWN:
+                loaded.summary.duplicates.append((sample.place, first))
+
+
+def _in_file_order(fault: Fault) -> int:
+    number = fault.place.rpartition(":")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def refuse(loaded: Samples, policies: Policies) -> None:
+    """UserError (exit 65) where the policies forbid what was found, or nothing is left to learn from."""
+    _refuse_bad_rows(loaded, policies)
+    summary, path = loaded.summary, loaded.summary.path
+    if not summary.num_rows:
         raise UserError(f"{path}: holds no rows", "give a file with at least one row", EXIT_DATA)
-    longest = max(len(sample.input_ids) for _, sample in tokenised)
-    if too_long and overlong == "error":
+    longest = summary.longest_tokens
+    hint = f"--set max_length={longest} keeps every row"
+    if loaded.too_long and policies.overlong == "error":
         lines = [
-            f"{sample.place}: {len(sample.input_ids)} tokens, max_length is {max_length}"
-            for sample in too_long
+            f"{place}: {tokens} tokens, max_length is {policies.max_length}"
+            for place, tokens in loaded.too_long[:SHOWN]
         ]
-        raise UserError(
-            "\n".join(lines[:SHOWN_FAULTS]), f"--set max_length={longest} keeps every row", EXIT_DATA
+        lines = listed(lines, len(loaded.too_long), "too long")
+        raise UserError("\n".join(lines), hint, EXIT_DATA)
+    if not loaded.samples:
+        reasons = [f"{summary.num_bad} bad"] if summary.num_bad else []
+        if summary.num_too_long:
+            reasons.append(f"{summary.num_too_long} too long (longest {longest} > {policies.max_length})")
+            hint += f", {summary.shortest_tokens} the shortest alone"
+        else:
+            hint = "mend the bad rows"
+        raise UserError(f"{path}: kept 0 of {summary.num_rows} rows: {', '.join(reasons)}", hint, EXIT_DATA)
+
+
+def _refuse_bad_rows(loaded: Samples, policies: Policies) -> None:
+    count, faults = loaded.summary.num_bad, loaded.faults
+    if not count:
+        return
+    lines = listed([str(fault) for fault in faults[:SHOWN]], count, "bad rows")
+    hint = f"mend or remove the bad rows ({count} of them)"
+    if policies.bad_rows == "skip":
+        unread = [fault for fault in faults if UNREAD in fault.reason]
+        if unread:
+            raise UserError(str(unread[0]), "mend the file: what was not read cannot be skipped", EXIT_DATA)
+        share = count / loaded.summary.num_rows
+        if share <= policies.max_bad_rows:
+            return
+        lines.append(
+            f"{loaded.summary.path}: {count} of {loaded.summary.num_rows} rows are bad ({share:.2%}), "
+            f"max_bad_rows allows {policies.max_bad_rows:.2%}"
         )
-    if not kept:
-        raise UserError(
-            f"{path}: kept 0 of {len(tokenised)} rows: {len(too_long)} too long "
-            f"(longest {longest} > {max_length})",
-            f"--set max_length={longest} keeps every row",
-            EXIT_DATA,
-        )
+    else:
+        hint += ", or leave out a few with --set bad_rows=skip"
+    raise UserError("\n".join(lines), hint, EXIT_DATA)

@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from train.strict import Strict, Whole
+from train.strict import Number, Strict, Whole
+
+
+def _switch(value: Any) -> Any:
+    """YAML reads on and off as booleans."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 class DataFields(Strict):
     """Fields of a recipe that decide which samples a run has."""
 
     max_length: Whole = Field(2048, ge=8, description="longest sample, in tokens")
-    overlong: Literal["error", "drop"] = Field(
-        "drop", description="rows longer than max_length: stop, or leave out and say so"
+    overlong: Literal["error", "drop", "cut-prompt"] = Field(
+        "drop",
+        description="samples longer than max_length: stop; leave out and say so; or cut the longest texts of "
+        "users and tools at their start, never an answer, and say so",
     )
-    thinking: Literal["auto", "on", "off"] = Field(
+    bad_rows: Literal["error", "skip"] = Field(
+        "error",
+        description="rows that cannot be learned from: stop, or leave out; both list them",
+    )
+    max_bad_rows: Number = Field(
+        0.01, ge=0, le=1, description="bad_rows skip: the largest share of bad rows that is no error"
+    )
+    train_on: Literal["all", "last"] = Field(
+        "all",
+        description="which assistant turns of a conversation are learned; all is also the default of "
+        "LLaMA-Factory, ms-swift and axolotl",
+    )
+    thinking: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = Field(
         "auto", description="the chat template's own switch; auto: on where the answers hold <think>"
+    )
+    chat_template: Path | None = Field(
+        None, description="a jinja file in the place of the checkpoint's own chat template"
+    )
+    untrained_stop_token: Literal["error", "allow"] = Field(
+        "error",
+        description="a checkpoint that never learned the token which ends an answer (a base model's "
+        "<|im_end|>): stop, or go on although answers may not end",
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from train.adapters.initial import check_init_adapter
 from train.config import RunConfig
+from train.data.template import read_template
 from train.errors import EXIT_DATA, UserError
 from train.loop.claim import claimable
 from train.loop.model import read_model_config
@@ -22,6 +23,8 @@ def check_places(config: RunConfig) -> None:
     checks: list[Callable[[], object]] = [lambda: read_model_config(config.model)]
     checks.append(lambda: check_init_adapter(config))
     checks += [partial(_readable, path) for path in data]
+    if config.chat_template:
+        checks.append(partial(read_template, config.chat_template))
     checks.append(lambda: claimable(config))
     faults = []
     for check in checks:

@@ -31,6 +31,7 @@ from train.loop.model import (
     quiet_libraries,
     read_model_config,
 )
+from train.loop.stop_token import check_stop_token
 
 
 @dataclass
@@ -67,14 +68,11 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     choices = device.choose(config, image)
     set_seed(config.seed)
     tokenizer = load_tokenizer(config.model)
-    template = ChatTemplate(tokenizer, config.thinking)
+    template = ChatTemplate(tokenizer, config.thinking, config.train_on, config.chat_template)
     stop_token_ids = find_stop_tokens(template, config.model)
-    samples = load_samples(config.data, template, config.max_length, config.overlong)
-    eval_samples = (
-        load_samples(config.eval_data, template, config.max_length, config.overlong)
-        if config.eval_data
-        else None
-    )
+    policies = (config.max_length, config.overlong, config.bad_rows, config.max_bad_rows)
+    samples = load_samples(config.data, template, *policies)
+    eval_samples = load_samples(config.eval_data, template, *policies) if config.eval_data else None
     inputs = resume.identify(config, [samples, eval_samples])
     resume.require_same_inputs(start, inputs, config)
     facts = {"versions": device.versions(), "device": choices.values()}
@@ -84,6 +82,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     model = load_model(config.model, choices.dtype, choices.attn_implementation.value)
     vocab_size = model.get_output_embeddings().weight.shape[0]
     check_vocabulary([samples, eval_samples], stop_token_ids, vocab_size)
+    say(check_stop_token(model, template, config.untrained_stop_token, f"--model {config.model}"))
     set_seed(config.seed)  # the adapter's first weights do not depend on what loading drew
     adapted, targets = initial_adapter(model, config, choices.device.value)
     table = attach.target_table(adapted, targets)

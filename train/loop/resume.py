@@ -82,6 +82,9 @@ def identify(config: RunConfig, parts: list[Samples | None]) -> dict[str, Any]:
         "data": [part.summary.sha256 if part else None for part in parts],
         "model": _identities(config.model),
         "init_adapter": _identities(config.init_adapter) if config.init_adapter else {},
+        "chat_template": {config.chat_template.name: hash_file(config.chat_template)}
+        if config.chat_template
+        else {},
     }
 
 
@@ -112,9 +115,12 @@ def require_same_inputs(start: Checkpoint | None, inputs: dict[str, Any], config
     then = start.content["inputs"]
     paths = zip((config.data, config.eval_data), then["data"], inputs["data"], strict=True)
     lines = [f"{path}: is not the data of the run so far" for path, old, new in paths if old != new]
-    for kind, folder in (("model", config.model), ("init_adapter", config.init_adapter)):
-        names = sorted(then[kind].keys() | inputs[kind].keys())
-        changed = [name for name in names if then[kind].get(name) != inputs[kind].get(name)]
+    template = config.chat_template.parent if config.chat_template else None
+    folders = (("model", config.model), ("init_adapter", config.init_adapter), ("chat_template", template))
+    for kind, folder in folders:
+        before = then.get(kind, {})
+        names = sorted(before.keys() | inputs[kind].keys())
+        changed = [name for name in names if before.get(name) != inputs[kind].get(name)]
         lines += [f"{folder}/{name}: is not that of the run so far" for name in changed]
     if lines:
         raise UserError(

@@ -74,9 +74,22 @@ def open_checkpoint(options: ModelOptions, lines: IO[str]) -> Opened:
             file=lines,
         )
     choices = choose(options, read_build_info())
-    template = ChatTemplate(load_tokenizer(options.model), options.thinking)
+    template = ChatTemplate(
+        load_tokenizer(options.model), options.thinking, chat_template=_own_template(options, lines)
+    )
     stop_token_ids = find_stop_tokens(template, options.model)
     return Opened(options, model_config, template, stop_token_ids, choices)
+
+
+def _own_template(options: ModelOptions, lines: IO[str]) -> Path | None:
+    """The chat template that an adapter was trained with, where it is not its base's."""
+    saved = [folder / "chat_template.jinja" for folder in (options.adapter, options.model) if folder]
+    if options.adapter is None or not saved[0].exists():
+        return None
+    is_same = saved[-1].exists() and saved[0].read_bytes() == saved[-1].read_bytes()
+    if not is_same:
+        print(f"chat template: that of the adapter, {saved[0]}", file=lines)
+    return saved[0]
 
 
 def load(opened: Opened, lines: IO[str], dtype: torch.dtype | None = None) -> Any:
