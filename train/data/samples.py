@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from train.data.formats import Record, convert_rows
-from train.data.records import Fault, hash_file, read_rows
+from train.data.formats import Record
+from train.data.records import Fault
+from train.data.sources import find_source, hash_source, read_records
 from train.data.template import ChatTemplate, Sample, TemplateFault
+from train.data.tokenised import Made, sample_key, through_cache
 from train.errors import EXIT_DATA, UserError
 
 SHOWN_FAULTS = 20
@@ -19,6 +22,7 @@ class DataSummary:
 
     path: str
     sha256: str
+    notes: list[str]
     num_rows: int
     num_kept: int
     num_too_long: int
@@ -32,9 +36,10 @@ class DataSummary:
         """The summary in words."""
         formats = ", ".join(f"{name} {count}" for name, count in self.formats.items())
         lines = [
+            *self.notes,
             f"{self.path}: kept {self.num_kept} of {self.num_rows} rows ({formats}), "
             f"{self.num_tokens} tokens, {self.num_target_tokens} of them learned, "
-            f"longest {self.longest_tokens}"
+            f"longest {self.longest_tokens}",
         ]
         if self.num_too_long:
             lines.append(f"{self.path}: left out {self.num_too_long} rows longer than max_length")
@@ -55,22 +60,29 @@ class Samples:
     summary: DataSummary = field(repr=False)
 
 
-def load_samples(path: Path, template: ChatTemplate, max_length: int, overlong: str) -> Samples:
-    """Read and tokenise a file. UserError (exit 65) lists every bad row; nothing is cut.
+def load_samples(
+    path: Path, template: ChatTemplate, max_length: int, overlong: str, sample_cache: str = "off"
+) -> Samples:
+    """Read and tokenise a file, a folder or a glob. UserError (exit 65) lists every bad row; nothing is cut.
 
     `overlong`: what happens to samples of more than `max_length` tokens: `drop` leaves them out and counts
-    them, `error` stops.
+    them, `error` stops. `sample_cache`: as in the recipe.
     """
-    digest = hash_file(path)
-    rows, faults = read_rows(path)
-    conversion = convert_rows(rows)
-    faults += conversion.faults
+    source = find_source(path)
+    digest = hash_source(source)
+    conversion = read_records(source)
+    faults = conversion.faults
+    notes = source.lines()
+    made = _tokenise(conversion.records, template)
+    if sample_cache == "auto":
+        key = sample_key(template.tokenizer, digest, {"thinking": template.thinking, "kinds": source.kinds()})
+        made = through_cache(conversion.records, made, key, notes)
     tokenised: list[tuple[Record, Sample]] = []
-    for record in conversion.records:
-        try:
-            tokenised.append((record, template.sample(record)))
-        except TemplateFault as fault:
-            faults.append(Fault(record.place, str(fault)))
+    for record, one in zip(conversion.records, made, strict=True):
+        if isinstance(one, TemplateFault):
+            faults.append(Fault(record.place, str(one)))
+        else:
+            tokenised += [(record, sample) for sample in one]
     _refuse(faults)
     kept = [(record, sample) for record, sample in tokenised if len(sample.input_ids) <= max_length]
     too_long = [sample for _, sample in tokenised if len(sample.input_ids) > max_length]
@@ -78,7 +90,8 @@ def load_samples(path: Path, template: ChatTemplate, max_length: int, overlong: 
     summary = DataSummary(
         path=str(path),
         sha256=digest,
-        num_rows=len(rows),
+        notes=notes,
+        num_rows=conversion.num_rows,
         num_kept=len(kept),
         num_too_long=len(too_long),
         longest_tokens=max(len(sample.input_ids) for _, sample in tokenised),
@@ -90,10 +103,19 @@ def load_samples(path: Path, template: ChatTemplate, max_length: int, overlong: 
     return Samples([sample for _, sample in kept], [record for record, _ in kept], summary)
 
 
+def _tokenise(records: list[Record], template: ChatTemplate) -> Iterator[Made]:
+    """The sample of each record, or why it has none."""
+    for record in records:
+        try:
+            yield [template.sample(record)]
+        except TemplateFault as fault:
+            yield fault
+
+
 def _refuse(faults: list[Fault]) -> None:
     if not faults:
         return
-    faults = sorted(faults, key=lambda fault: int(fault.place.rpartition(":")[2]))
+    faults = sorted(faults, key=Fault.position)
     lines = [str(fault) for fault in faults[:SHOWN_FAULTS]]
     if len(faults) > SHOWN_FAULTS:
         lines.append(f"and {len(faults) - SHOWN_FAULTS} more bad rows")

@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
-from train.strict import Strict, Whole
+from train.strict import Number, Strict, Whole
+
+
+class WeightedPath(Strict):
+    """One source of training rows."""
+
+    path: Path = Field(description="a file, a folder or a glob")
+    weight: Number = Field(
+        1.0, gt=0, le=1000, description="an epoch has so many times its rows: repeats and a drawn fraction"
+    )
+
+
+def _as_sources(value: Any) -> Any:
+    """A path or a list of paths as the list of sources that it is."""
+    entries = value if isinstance(value, list) else [value]
+    return [{"path": entry} if isinstance(entry, str | Path) else entry for entry in entries]
+
+
+def _as_written(sources: list[WeightedPath]) -> Any:
+    """A plain path again where there is no more to say."""
+    if len(sources) == 1 and sources[0].weight == 1:
+        return str(sources[0].path)
+    return [{"path": str(source.path), "weight": source.weight} for source in sources]
+
+
+Sources = Annotated[
+    list[WeightedPath],
+    Field(min_length=1),
+    BeforeValidator(_as_sources, json_schema_input_type=Path | list[Path | WeightedPath]),
+    PlainSerializer(_as_written, return_type=Any),
+]
 
 
 class DataFields(Strict):
@@ -15,6 +46,11 @@ class DataFields(Strict):
     max_length: Whole = Field(2048, ge=8, description="longest sample, in tokens")
     overlong: Literal["error", "drop"] = Field(
         "drop", description="rows longer than max_length: stop, or leave out and say so"
+    )
+    sample_cache: Literal["auto", "off"] = Field(
+        "auto",
+        description="tokenised samples of large sources are kept by content in $ISOTUNE_CACHE or the user's "
+        "cache folder; off: neither read nor written",
     )
     thinking: Literal["auto", "on", "off"] = Field(
         "auto", description="the chat template's own switch; auto: on where the answers hold <think>"

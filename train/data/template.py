@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from train.data.formats import Record
+from train.data.formats import Message, Record
+from train.data.tools import unrendered
 from train.errors import EXIT_CONFIG, UserError
 
 IGNORED = -100
@@ -72,9 +75,9 @@ class ChatTemplate:
         """Whether the template's thinking switch is on for this answer."""
         return self.thinking == "on" or (self.thinking == "auto" and "<think>" in answer)
 
-    def prompt(self, messages: Sequence[dict[str, str]], thinks: bool) -> str:
+    def prompt(self, messages: Sequence[Message], thinks: bool, tools: list[Any] | None = None) -> str:
         """The text that a server sends to the model before it answers."""
-        return self._render(messages, thinks, add_generation_prompt=True)
+        return self._render(messages, tools, thinks, add_generation_prompt=True)
 
     def sample(self, record: Record) -> Sample:
         """Tokenise a record; TemplateFault where the template does not write prompt, answer, stop
@@ -83,8 +86,11 @@ class ChatTemplate:
         self._refuse_control_tokens(record)
         answer = record.messages[-1]["content"]
         thinks = self.thinks(answer)
-        prompt = self.prompt(record.messages[:-1], thinks)
-        whole = self._render(record.messages, thinks, add_generation_prompt=False)
+        prompt = self.prompt(record.messages[:-1], thinks, record.tools)
+        whole = self._render(record.messages, record.tools, thinks)
+        render = partial(self._render, thinks=thinks)
+        if lost := unrendered(render, record.messages, record.tools, whole):
+            raise TemplateFault(lost)
         if not whole.startswith(prompt):
             raise TemplateFault("the chat template renders the conversation differently once it is answered")
         prompt_ids = self._ids(prompt)
@@ -96,20 +102,29 @@ class ChatTemplate:
         """A control token inside a text would end or open a turn there: nobody means that in a row of
         data.
         """
-        for message in record.messages:
-            found = [token for token in self._control if token in message["content"]]
-            if found:
-                raise TemplateFault(f"the {message['role']}'s text holds the control token {found[0]}")
+        texts = [(f"{one['role']}'s text", one["content"]) for one in record.messages]
+        texts += [(f"{one['role']}'s message", _plain(one)) for one in record.messages if len(one) > 2]
+        texts += [("list of tools", _plain(record.tools))] if record.tools else []
+        for whose, text in texts:
+            if found := [token for token in self._control if token in text]:
+                raise TemplateFault(f"the {whose} holds the control token {found[0]}")
 
     def stop_token_id(self) -> int:
         """The token with which the template ends an answer."""
         messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         return self.sample(Record(messages, "the template itself")).input_ids[-1]
 
-    def _render(self, messages: Sequence[dict[str, str]], thinks: bool, add_generation_prompt: bool) -> str:
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: list[Any] | None,
+        thinks: bool,
+        add_generation_prompt: bool = False,
+    ) -> str:
         try:
             return self.tokenizer.apply_chat_template(
                 list(messages),
+                tools=tools,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=thinks,
@@ -128,3 +143,7 @@ class ChatTemplate:
             if answer_ids[position] in self._marks:
                 return answer_ids[: position + 1]
         raise TemplateFault("the chat template writes no stop token after an answer")
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -31,7 +31,8 @@ def answer(
     import torch
 
     tokenizer: Any = template.tokenizer
-    prompt = template.prompt(record.messages[:-1], template.thinks(record.messages[-1]["content"]))
+    thinks = template.thinks(record.messages[-1]["content"])
+    prompt = template.prompt(record.messages[:-1], thinks, record.tools)
     device = next(model.parameters()).device
     ids = torch.tensor([tokenizer(prompt, add_special_tokens=False)["input_ids"]], device=device)
     training = model.training
