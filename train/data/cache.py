@@ -112,7 +112,7 @@ def _write(path: Path, arrays: Arrays, notes: list[str]) -> None:
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
             try:
-                numpy.savez(file, **arrays)  # type: ignore[arg-type]
+                numpy.savez(file, **arrays)
                 file.flush()
                 os.fsync(file.fileno())
                 Path(file.name).replace(path)

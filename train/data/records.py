@@ -37,17 +37,7 @@ class Fault:
         return (found[1], int(found[2])) if found else (self.place, 0)
 
 
-def read_rows(path: Path) -> tuple[list[Row], list[Fault]]:
-    """All rows of a JSON or JSONL file and the faults of those that cannot be read.
-
-    Raises UserError where the file as a whole cannot be read.
-    """
-    found = list(iterate_rows(path))
-    rows = [one for one in found if isinstance(one, Row)]
-    return rows, [one for one in found if isinstance(one, Fault)]
-
-
-def iterate_rows(path: Path) -> Iterator[Row | Fault]:
+def read_json(path: Path) -> Iterator[Row | Fault]:
     """The rows of a JSON or JSONL file, one by one; a Fault in place of a row that cannot be read.
 
     A JSON array and JSON lines are told apart by the first character, not by the file's name. Lines are not
@@ -59,7 +49,10 @@ def iterate_rows(path: Path) -> Iterator[Row | Fault]:
     if first.startswith("["):
         yield from _read_array(path, read_text(path))
     elif first == "{" and second.startswith('"'):
-        yield Fault(f"{path}:{number}", "is one object over several lines: due is one row a line, or [rows]")
+        yield Fault(
+            f"{path}:{number}",
+            "is one object over several lines, which were not read: one row a line is due, or [rows]",
+        )
     else:
         with open_text(path) as file:
             yield from _read_lines(path, file)

@@ -40,6 +40,11 @@ Sources = Annotated[
 ]
 
 
+def _switch(value: Any) -> Any:
+    """YAML reads on and off as booleans."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
 class DataFields(Strict):
     """Fields of a recipe that decide which samples a run has."""
 
@@ -47,7 +52,7 @@ class DataFields(Strict):
     overlong: Literal["error", "drop"] = Field(
         "drop", description="rows longer than max_length: stop, or leave out and say so"
     )
-    sample_cache: Literal["auto", "off"] = Field(
+    sample_cache: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = Field(
         "auto",
         description="tokenised samples of large sources are kept by content in $ISOTUNE_CACHE or the user's "
         "cache folder; off: neither read nor written",

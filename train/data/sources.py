@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from train.data.formats import Conversion, convert_rows
-from train.data.records import Fault, Row, hash_file, iterate_rows
+from train.data.records import Fault, Row, hash_file, read_json
 from train.data.tables import read_arrow, read_csv, read_parquet
 from train.data.text import KINDS
 from train.errors import EXIT_DATA, UserError
 
 READERS: dict[str, Callable[[Path], Iterator[Row | Fault]]] = {
-    ".jsonl": iterate_rows,
-    ".json": iterate_rows,
+    ".jsonl": read_json,
+    ".json": read_json,
     ".csv": read_csv,
     ".tsv": read_csv,
     ".parquet": read_parquet,
@@ -89,7 +89,7 @@ def hash_source(source: Source) -> str:
 
 def _reader(path: Path) -> Callable[[Path], Iterator[Row | Fault]]:
     """By the name's ending; a file of another ending, named by itself, is JSON or JSON lines."""
-    return READERS.get(_kind(path), iterate_rows)
+    return READERS.get(_kind(path), read_json)
 
 
 def _kind(path: Path) -> str:
