@@ -32,7 +32,12 @@ def fine_tune(
     model: Annotated[
         str | None, typer.Option(help="folder of a Qwen2, Qwen2.5 or Qwen3 checkpoint", metavar="DIR")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="training rows, .jsonl or .json", metavar="FILE")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="training rows: a file, a folder or a glob; may be given many times", metavar="FILE"
+        ),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(help="folder for the results: new, empty, or of an unfinished run", metavar="DIR"),

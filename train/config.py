@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from train.adapters.settings import LoraSettings, OftSettings
-from train.data.settings import DataFields
+from train.data.settings import DataFields, Sources
 from train.loop.settings import LoopFields
 from train.strict import Whole
 
@@ -25,9 +25,13 @@ class RunConfig(DataFields, LoopFields):
 
     adapter: Literal["lora", "oft"] = Field(description="what is trained")
     model: Path = Field(description="folder of a Qwen2, Qwen2.5 or Qwen3 checkpoint")
-    data: Path = Field(description="training rows, .jsonl or .json")
+    data: Sources = Field(
+        description="training rows: a file, a folder or a glob, or a list of them, each with its weight"
+    )
     output: Path = Field(description="folder for the results: new, empty, or that of an unfinished run")
-    eval_data: Path | None = Field(None, description="rows for the evaluation loss and the generations")
+    eval_data: Path | dict[str, Path] | None = Field(
+        None, description="rows for the evaluation loss and the generations; several sets as {name: path}"
+    )
     init_adapter: Path | None = Field(
         None, description="folder of a trained adapter to go on with, by a new optimizer and its own settings"
     )
@@ -58,6 +62,12 @@ class RunConfig(DataFields, LoopFields):
         if faults:
             raise ValueError("\n".join(faults))
         return self
+
+    def eval_sets(self) -> dict[str, Path]:
+        """Name -> path of the evaluation rows; a plain path is the set `eval`."""
+        if isinstance(self.eval_data, dict):
+            return self.eval_data
+        return {"eval": self.eval_data} if self.eval_data else {}
 
 
 def known_fields() -> list[str]:

@@ -47,7 +47,7 @@ def test_all_places_that_cannot_serve_are_named_at_once(
     )  # fmt: skip
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.returncode == 78
-    parts = ("is no folder", "is a folder", "cannot be read", "not empty")
+    parts = ("is no folder", "no file to read", "cannot be read", "not empty")
     assert all(part in line for part, line in zip(parts, lines, strict=True)), lines
 
 
@@ -188,3 +188,16 @@ def test_data_from_a_pipe_is_refused(train_command: Command, recipe: dict[str, A
         recipe["output"],
     )
     assert (done.returncode, "which can be read only once" in done.stderr) == (65, True)
+
+
+def test_data_may_be_given_many_times(train_command: Command, recipe: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("prompt,completion\na,b\n", encoding="utf-8")
+    few = ["max_steps=1", "num_generations=0", "device=cpu"]
+    done = train_command(
+        *("--adapter", "lora", "--model", recipe["model"], "--output", tmp_path / "out"),
+        *("--data", recipe["data"], "--data", tmp_path / "b.csv"),
+        *(word for text in few for word in ("--set", text)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "b.csv: kept 1 of 1 rows (prompt/completion 1)" in done.stdout
+    assert "mixture: 17 samples an epoch" in done.stdout

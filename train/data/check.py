@@ -58,7 +58,7 @@ def check(config: RunConfig) -> tuple[ChatTemplate, list[FileCheck]]:
     )
     find_stop_tokens(template, config.model)
     policies = Policies(config.max_length, config.overlong, config.bad_rows, config.max_bad_rows)
-    paths = [path for path in (config.data, config.eval_data) if path]
+    paths = [*(source.path for source in config.data), *config.eval_sets().values()]
     return template, [_check_file(path, template, policies) for path in paths]
 
 

@@ -3,46 +3,54 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
+from train.data.messages import check_order, read_turns
 from train.data.records import Fault, Row
+from train.data.tools import RowFault, listed, read_tools, said
+
+Message = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Record:
-    """A conversation and the place of its row; the last message is the answer that is learned.
+    """A conversation and the place of its row; the last message is an answer.
 
-    `messages`: dicts with `role` (system, user, assistant) and `content`.
+    `messages`: dicts with `role` (system, user, assistant, tool) and `content` (text, never None); an
+    assistant may have `tool_calls` with arguments as objects, and `reasoning_content`. `tools`: what may be
+    called.
     """
 
-    messages: list[dict[str, Any]]
+    messages: list[Message]
     place: str
     tools: list[dict[str, Any]] | None = None
 
 
-class RowFault(ValueError):
-    """A row that its format cannot take; the text says which field and why."""
-
-
-def _text(row: dict[str, Any], field: str, required: bool) -> str:
-    value = row.get(field)
+def _text(row: dict[str, Any], name: str, required: bool) -> str:
+    value = row.get(name)
     if value is None and not required:
         return ""
     if not isinstance(value, str):
-        given = "is missing" if field not in row else f"is {type(value).__name__} {value!r:.40}, text is due"
-        raise RowFault(f"field {field!r} {given}")
+        given = "is missing" if name not in row else f"is {said(value)}, text is due"
+        raise RowFault(f"field {name!r} {given}")
     if required and not value.strip():
-        raise RowFault(f"field {field!r} is empty")
+        raise RowFault(f"field {name!r} is empty")
     return value
 
 
-def _alpaca(row: dict[str, Any]) -> list[dict[str, str]]:
+def _system(row: dict[str, Any], messages: list[Message]) -> list[Message]:
+    """The messages, the row's own `system` text before them."""
+    given = _text(row, "system", required=False)
+    if given and messages[0]["role"] == "system":
+        raise RowFault("field 'system' and a system message: one of them is due")
+    return [{"role": "system", "content": given}, *messages] if given else messages
+
+
+def _alpaca(row: dict[str, Any], ignored: set[str]) -> list[Message]:
     """instruction, input (may be empty or missing), output; system and history where given."""
     messages = []
-    if system := _text(row, "system", required=False):
-        messages.append({"role": "system", "content": system})
     for turn in _history(row):
         messages += [{"role": "user", "content": turn[0]}, {"role": "assistant", "content": turn[1]}]
     instruction = _text(row, "instruction", required=True)
@@ -53,7 +61,10 @@ def _alpaca(row: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _history(row: dict[str, Any]) -> list[list[str]]:
-    turns = [] if row.get("history") is None else row["history"]
+    given = row.get("history")
+    if isinstance(given, str) and given.startswith("["):  # a cell of a table
+        given = listed(row, "history")
+    turns = [] if given is None or given == "" else given
     pairs = isinstance(turns, list) and all(
         isinstance(turn, list)
         and len(turn) == 2
@@ -65,64 +76,120 @@ def _history(row: dict[str, Any]) -> list[list[str]]:
     return turns
 
 
+def _messages(row: dict[str, Any], ignored: set[str]) -> list[Message]:
+    """OpenAI's: messages with role and content."""
+    return read_turns(row, "messages", ignored)
+
+
+def _sharegpt(row: dict[str, Any], ignored: set[str]) -> list[Message]:
+    """conversations with from and value (or role and content)."""
+    return read_turns(row, "conversations", ignored)
+
+
+def _prompt_completion(row: dict[str, Any], ignored: set[str]) -> list[Message]:
+    """prompt and completion, each a text or a list of messages."""
+    sides: list[list[Message]] = []
+    for name, role in (("prompt", "user"), ("completion", "assistant")):
+        if isinstance(row.get(name), list):
+            sides.append(read_turns(row, name, ignored))
+        else:
+            sides.append([{"role": role, "content": _text(row, name, required=True)}])
+    if wrong := [message["role"] for message in sides[1] if message["role"] not in ("assistant", "tool")]:
+        raise RowFault(f"field 'completion' holds a message of {wrong[0]}: those belong to 'prompt'")
+    if sides[0][-1]["role"] == "assistant":
+        raise RowFault("field 'prompt' ends with an answer: a question is due, or a tool's result")
+    return [*sides[0], *sides[1]]
+
+
 @dataclass(frozen=True)
 class Format:
-    """A row format: its name, the fields that reveal it, all fields it reads, and its function."""
+    """A row format: its name, the fields of which any reveals it, those that it needs, all that it reads
+    (with COMMON), and its function, which adds to its second argument what it found and does not read.
+    """
 
     name: str
     reveals: frozenset[str]
+    needs: frozenset[str]
     reads: frozenset[str]
-    convert: Callable[[dict[str, Any]], list[dict[str, str]]]
+    convert: Callable[[dict[str, Any], set[str]], list[Message]]
 
 
+def _format(name: str, needs: str, convert: Callable[..., list[Message]], more: str = "") -> Format:
+    needed = frozenset(needs.split())
+    return Format(name, needed, needed, needed | COMMON | frozenset(more.split()), convert)
+
+
+COMMON = frozenset({"system", "tools", "functions"})
 FORMATS = [
-    Format(
-        "alpaca",
-        frozenset({"instruction", "output"}),
-        frozenset({"instruction", "input", "output", "system", "history"}),
-        _alpaca,
-    ),
+    _format("messages", "messages", _messages),
+    _format("sharegpt", "conversations", _sharegpt),
+    _format("alpaca", "instruction output", _alpaca, "input history"),
+    _format("prompt/completion", "prompt completion", _prompt_completion),
 ]
+"""In this order: a row that fits two formats is of the first one, which is said; what the second would read
+is then among the fields that are not read."""
+MEDIA = ("images", "image", "videos", "video", "audios", "audio")
 
 
 @dataclass
 class Conversion:
-    """Records, faults, and what is worth saying: the formats met and the fields that no format reads."""
+    """Records, faults, and what is worth saying: the rows, the formats met, the fields that are not read."""
 
-    records: list[Record]
-    faults: list[Fault]
-    formats: dict[str, int]
-    ignored_fields: dict[str, int]
+    records: list[Record] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    formats: dict[str, int] = field(default_factory=dict)
+    ignored_fields: dict[str, int] = field(default_factory=dict)
+    num_rows: int = 0
+    """Rows that could be read, faulty ones among them."""
 
 
-def convert_rows(rows: list[Row]) -> Conversion:
-    """Turn rows into records, collecting every fault."""
-    result = Conversion([], [], {}, {})
+def convert_rows(rows: Iterable[Row | Fault]) -> Conversion:
+    """Turn rows into records one at a time, collecting every fault."""
+    result = Conversion()
     for row in rows:
+        if isinstance(row, Fault):
+            result.faults.append(row)
+            continue
+        result.num_rows += 1
+        ignored: set[str] = set()
         try:
-            form = detect(row.value)
-            messages = form.convert(row.value)
+            name, record = convert_row(row, ignored)
         except RowFault as fault:
             result.faults.append(Fault(row.place, str(fault)))
             continue
-        result.records.append(Record(messages, row.place))
-        result.formats[form.name] = result.formats.get(form.name, 0) + 1
-        for field in row.value.keys() - form.reads:
-            result.ignored_fields[field] = result.ignored_fields.get(field, 0) + 1
+        result.records.append(record)
+        result.formats[name] = result.formats.get(name, 0) + 1
+        for key in ignored:
+            result.ignored_fields[key] = result.ignored_fields.get(key, 0) + 1
     return result
+
+
+def convert_row(row: Row, ignored: set[str]) -> tuple[str, Record]:
+    """A row's format, named with the others that it fits too, and its record; RowFault where it has none."""
+    form = detect(row.value)
+    messages = _system(row.value, form.convert(row.value, ignored))
+    check_order(messages, "/".join(sorted(form.needs & row.value.keys())))
+    record = Record(messages, row.place, read_tools(row.value))
+    keys = {key for key, value in row.value.items() if value is not None}
+    ignored.update(keys - form.reads)
+    others = [other.name for other in FORMATS if other is not form and other.needs <= keys]
+    return (f"{form.name} rather than {' or '.join(others)}" if others else form.name), record
 
 
 def detect(value: Any) -> Format:
     """The format of a row by its fields; RowFault where none fits."""
     try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
+        json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
     except UnicodeEncodeError as fault:
         where = ascii(str(fault.object)[max(0, fault.start - 20) : fault.start + 1])
         raise RowFault(f"half a surrogate pair, which is no character, stands after {where}") from None
     if not isinstance(value, dict):
         raise RowFault(f"a row is an object with named fields, this is {type(value).__name__}")
+    if found := [name for name in MEDIA if value.get(name)]:
+        raise RowFault(f"field {found[0]!r} is given: only text is read so far")
     for form in FORMATS:
-        if form.reveals & value.keys():
+        if any(value.get(name) is not None for name in form.reveals):
             return form
     fields = ", ".join(sorted(map(str, value))) or "none"
-    raise RowFault(f"no known format has the fields {fields}; alpaca has instruction, input, output")
+    known = "; ".join(f"{form.name} has {', '.join(sorted(form.needs))}" for form in FORMATS)
+    raise RowFault(f"no known format has the fields {fields}; {known}")

@@ -1,29 +1,27 @@
-"""Rows of a JSON or JSONL file, each with its place. No type inference: a value arrives as it was written."""
+"""Rows of JSON and JSONL files, each with its place. No type inference: a value arrives as it was written."""
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.errors import EXIT_DATA, UserError
-
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+from train.data.text import open_text, read_text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One row as read: its value, and `file:line` where it starts."""
+    """One row as read: its value, and `file:line` where it starts (`file:row N` in a binary table)."""
 
     value: Any
     place: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Fault:
     """What is wrong with a row, and where."""
 
@@ -33,38 +31,31 @@ class Fault:
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}"
 
+    def position(self) -> tuple[str, int]:
+        """The file and the line or row in it: faults are told in this order."""
+        found = re.fullmatch(r"(.*):(?:row )?(\d+)", self.place, re.DOTALL)
+        return (found[1], int(found[2])) if found else (self.place, 0)
 
-def read_rows(path: Path) -> tuple[list[Row], list[Fault]]:
-    """All rows of a file and the faults of those that cannot be read.
 
-    A JSON array and JSON lines are told apart by the first character, not by the file's name.
-    Raises UserError where the file as a whole cannot be read.
+def read_json(path: Path) -> Iterator[Row | Fault]:
+    """The rows of a JSON or JSONL file, one by one; a Fault in place of a row that cannot be read.
+
+    A JSON array and JSON lines are told apart by the first character, not by the file's name. Lines are not
+    held in memory, an array's text is, once. Raises UserError where the file as a whole cannot be read.
     """
-    text = read_text(path)
-    if text.lstrip()[:1] == "[":
-        return _read_array(path, text)
-    return _read_lines(path, text)
-
-
-def read_text(path: Path) -> str:
-    """The file as text: UTF-8 with or without BOM, or UTF-16 with one; anything else is refused with
-    the cure.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as fault:
-        raise UserError(
-            f"{path}: cannot be read: {fault.strerror}", "--data takes a .jsonl or .json file", EXIT_DATA
-        ) from None
-    encoding = "utf-16" if content.startswith(_UTF16) else "utf-8-sig"
-    try:
-        return content.decode(encoding)
-    except UnicodeDecodeError as fault:
-        line = content.count(b"\n", 0, fault.start) + 1
-        guess = _guess_encoding(content)
-        hint = f"iconv -f {guess} -t UTF-8 {path} > utf8-{path.name}" if guess else "save the file as UTF-8"
-        looks = f"; it looks like {guess}" if guess else ""
-        raise UserError(f"{path}:{line}: is not UTF-8 text{looks}", hint, EXIT_DATA) from None
+    with open_text(path) as file:
+        full = ((number, line.strip()) for number, line in enumerate(file, 1) if not line.isspace())
+        (number, first), (_, second) = next(full, (0, "")), next(full, (0, ""))
+    if first.startswith("["):
+        yield from _read_array(path, read_text(path))
+    elif first == "{" and second.startswith('"'):
+        yield Fault(
+            f"{path}:{number}",
+            "is one object over several lines, which were not read: one row a line is due, or [rows]",
+        )
+    else:
+        with open_text(path) as file:
+            yield from _read_lines(path, file)
 
 
 def hash_file(path: Path) -> str:
@@ -76,44 +67,27 @@ def hash_file(path: Path) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _guess_encoding(content: bytes) -> str:
-    for encoding in ("GB18030", "BIG5", "SHIFT_JIS"):
-        try:
-            content.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        return encoding
-    return ""
-
-
-def _read_lines(path: Path, text: str) -> tuple[list[Row], list[Fault]]:
-    rows, faults = [], []
-    # Not splitlines(): it would cut a row at a U+2028 inside a string.
-    for number, line in enumerate(text.split("\n"), start=1):
+def _read_lines(path: Path, lines: Iterable[str]) -> Iterator[Row | Fault]:
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         place = f"{path}:{number}"
         try:
-            rows.append(Row(_loads(line), place))
+            yield Row(loads(line), place)
         except (ValueError, RecursionError) as fault:
-            faults.append(Fault(place, f"is not valid JSON: {_short(fault)}"))
-    return rows, faults
+            yield Fault(place, f"is not valid JSON: {_short(fault)}")
 
 
-def _read_array(path: Path, text: str) -> tuple[list[Row], list[Fault]]:
+def _read_array(path: Path, text: str) -> Iterator[Row | Fault]:
     """Rows of one JSON array, read one by one so that each has a line. A syntax error ends the reading."""
-    rows: list[Row] = []
     line, counted = 1, 0
     for start, value in _array_elements(text):
         line, counted = line + text.count("\n", counted, start), start
+        place = f"{path}:{line}"
         if isinstance(value, ValueError):
-            return rows, [
-                Fault(
-                    f"{path}:{line}", f"is not valid JSON: {_short(value)}; the rows after it were not read"
-                )
-            ]
-        rows.append(Row(value, f"{path}:{line}"))
-    return rows, []
+            yield Fault(place, f"is not valid JSON: {_short(value)}; the rows after it were not read")
+            return
+        yield Row(value, place)
 
 
 def _array_elements(text: str) -> Iterator[tuple[int, Any]]:
@@ -161,8 +135,9 @@ def _no_constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant)
 
 
-def _loads(line: str) -> Any:
-    text = line.strip()
+def loads(text: str) -> Any:
+    """One JSON value and nothing after it. ValueError also for NaN and for a key that is given twice."""
+    text = text.strip()
     value, end = _DECODER.raw_decode(text)
     if text[end:].strip():
         raise ValueError(f"there is text after the row's end: {text[end:].strip()[:20]!r}")

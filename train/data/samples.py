@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 
-from train.data.formats import Record, convert_rows
-from train.data.records import Fault, hash_file, read_rows
+from train.data.formats import Record
+from train.data.records import Fault
 from train.data.sample import Sample, TemplateFault
 from train.data.shorten import shorten
+from train.data.sources import find_source, hash_source, read_records
 from train.data.summary import SHOWN, DataSummary, listed
 from train.data.template import ChatTemplate
 from train.data.tokenise import tokenise
+from train.data.tokenised import sample_key, through_cache
 from train.errors import EXIT_DATA, UserError
 
 UNREAD = "were not read"
@@ -22,7 +24,12 @@ UNREAD = "were not read"
 
 @dataclass(frozen=True)
 class Policies:
-    """What happens to rows that do not fit; fields as in the recipe."""
+    """What happens to rows that do not fit; fields as in the recipe.
+
+    overlong: what happens to samples of more than max_length tokens: `drop` leaves them out and counts them,
+    `error` stops, `cut-prompt` shortens texts of users and tools. bad_rows: `error` stops, `skip` leaves them
+    out up to the share max_bad_rows of all rows.
+    """
 
     max_length: int
     overlong: str = "drop"
@@ -48,40 +55,35 @@ class Samples:
 
 
 def load_samples(
-    path: Path,
-    template: ChatTemplate,
-    max_length: int,
-    overlong: str,
-    bad_rows: str = "error",
-    max_bad_rows: float = 0.01,
+    path: Path, template: ChatTemplate, policies: Policies, sample_cache: str = "off"
 ) -> Samples:
-    """Read and tokenise a file. UserError (exit 65) lists every bad row; nothing is cut without a word.
-
-    `overlong`: what happens to samples of more than `max_length` tokens: `drop` leaves them out and counts
-    them, `error` stops, `cut-prompt` shortens texts of users and tools. `bad_rows`: `error` stops, `skip`
-    leaves them out up to the share `max_bad_rows` of all rows.
+    """Read and tokenise a file, a folder or a glob. UserError (exit 65) lists every bad row; nothing is cut
+    without a word. `sample_cache`: as in the recipe.
     """
-    policies = Policies(max_length, overlong, bad_rows, max_bad_rows)
-    loaded = account(path, template, policies)
+    loaded = account(path, template, policies, sample_cache)
     refuse(loaded, policies)
     return loaded
 
 
-def account(path: Path, template: ChatTemplate, policies: Policies) -> Samples:
-    """All that a file holds, good and bad. UserError (exit 65) only where it cannot be read as a whole."""
-    summary = DataSummary(str(path), hash_file(path), max_length=policies.max_length)
-    rows, faults = read_rows(path)
-    summary.num_rows = len(rows) + len(faults)
-    conversion = convert_rows(rows)
-    del rows
-    loaded = Samples([], [], summary, faults + conversion.faults)
+def account(path: Path, template: ChatTemplate, policies: Policies, sample_cache: str = "off") -> Samples:
+    """All that a source holds, good and bad. UserError (exit 65) only where it cannot be read as a whole."""
+    source = find_source(path)
+    summary = DataSummary(str(path), hash_source(source), max_length=policies.max_length)
+    conversion = read_records(source)
+    summary.num_rows = len(conversion.records) + len(conversion.faults)
+    summary.notes = source.lines()
+    loaded = Samples([], [], summary, conversion.faults)
     summary.formats, summary.ignored_fields = conversion.formats, conversion.ignored_fields
-    for record, made in zip(conversion.records, tokenise(template, conversion.records), strict=True):
-        if isinstance(made, TemplateFault):
-            loaded.faults.append(Fault(record.place, str(made)))
+    made = tokenise(template, conversion.records)
+    if sample_cache == "auto":
+        key = sample_key(template, summary.sha256, source.kinds())
+        made = through_cache(conversion.records, made, key, summary.notes)
+    for record, one in zip(conversion.records, made, strict=True):
+        if isinstance(one, TemplateFault):
+            loaded.faults.append(Fault(record.place, str(one)))
         else:
-            _take(loaded, template, record, made, policies)
-    loaded.faults.sort(key=_in_file_order)
+            _take(loaded, template, record, one, policies)
+    loaded.faults.sort(key=Fault.position)
     summary.num_bad = len(loaded.faults)
     summary.bad_rows = [str(fault) for fault in loaded.faults[:SHOWN]]
     summary.num_samples = len(loaded.samples)
@@ -136,11 +138,6 @@ def _note_duplicates(loaded: Samples) -> None:
             loaded.summary.num_duplicates += 1
             if len(loaded.summary.duplicates) < SHOWN:
                 loaded.summary.duplicates.append((sample.place, first))
-
-
-def _in_file_order(fault: Fault) -> int:
-    number = fault.place.rpartition(":")[2]
-    return int(number) if number.isdecimal() else 0
 
 
 def refuse(loaded: Samples, policies: Policies) -> None:

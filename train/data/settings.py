@@ -5,9 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from train.strict import Number, Strict, Whole
+
+
+class WeightedPath(Strict):
+    """One source of training rows."""
+
+    path: Path = Field(description="a file, a folder or a glob")
+    weight: Number = Field(
+        1.0, gt=0, le=1000, description="an epoch has so many times its rows: repeats and a drawn fraction"
+    )
+
+
+def _as_sources(value: Any) -> Any:
+    """A path or a list of paths as the list of sources that it is."""
+    entries = value if isinstance(value, list) else [value]
+    return [{"path": entry} if isinstance(entry, str | Path) else entry for entry in entries]
+
+
+def _as_written(sources: list[WeightedPath]) -> Any:
+    """A plain path again where there is no more to say."""
+    if len(sources) == 1 and sources[0].weight == 1:
+        return str(sources[0].path)
+    return [{"path": str(source.path), "weight": source.weight} for source in sources]
+
+
+Sources = Annotated[
+    list[WeightedPath],
+    Field(min_length=1),
+    BeforeValidator(_as_sources, json_schema_input_type=Path | list[Path | WeightedPath]),
+    PlainSerializer(_as_written, return_type=Any),
+]
 
 
 def _switch(value: Any) -> Any:
@@ -23,6 +53,11 @@ class DataFields(Strict):
         "drop",
         description="samples longer than max_length: stop; leave out and say so; or cut the longest texts of "
         "users and tools at their start, never an answer, and say so",
+    )
+    sample_cache: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = Field(
+        "auto",
+        description="tokenised samples of large sources are kept by content in $ISOTUNE_CACHE or the user's "
+        "cache folder; off: neither read nor written",
     )
     bad_rows: Literal["error", "skip"] = Field(
         "error",

@@ -15,7 +15,8 @@ class DataSummary:
     num_bad: rows that cannot be learned from. num_too_long: rows of which nothing was kept for their length;
     num_turns_too_long: samples left out of rows that were kept in part. num_split: rows that became several
     samples. num_duplicates: samples equal to an earlier one, `duplicates` the first of them with the earlier
-    one's place. longest_tokens: before any cut; the smallest max_length that keeps everything.
+    one's place. longest_tokens: before any cut; the smallest max_length that keeps everything. notes: which
+    files were read, and what the cache of samples had to say.
     """
 
     path: str
@@ -39,15 +40,17 @@ class DataSummary:
     ignored_fields: dict[str, int] = field(default_factory=dict)
     bad_rows: list[str] = field(default_factory=list)
     duplicates: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """The summary in words: what was kept, and each thing that was not taken as it was."""
         formats = ", ".join(f"{name} {count}" for name, count in self.formats.items())
         share = self.num_target_tokens / self.num_tokens if self.num_tokens else 0.0
         lines = [
+            *self.notes,
             f"{self.path}: kept {self.num_kept} of {self.num_rows} rows ({formats or 'no format'}), "
             f"{self.num_tokens} tokens, {self.num_target_tokens} of them learned ({share:.0%}), "
-            f"longest {self.longest_tokens}"
+            f"longest {self.longest_tokens}",
         ]
         return lines + [f"{self.path}: {line}" for line in self._exceptions()]
 

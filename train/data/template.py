@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from train.data.sample import IGNORED, Sample, TemplateFault
 from train.data.tokenise import samples_of
+from train.data.tools import unrendered
 from train.data.turns import Turn, with_parsed_arguments
 from train.errors import EXIT_CONFIG, UserError
 
@@ -128,6 +130,7 @@ class ChatTemplate:
             raise TemplateFault("there is no assistant message: nothing to learn")
         wanted = only or (answers if self.train_on == "all" else answers[-1:])
         messages = with_parsed_arguments(record.messages)
+        self._refuse_lost(messages[: max(wanted) + 1], record.tools)
         found = []
         for index in wanted:
             try:
@@ -200,15 +203,24 @@ class ChatTemplate:
         """A control token inside a text would end or open a turn there: nobody means that in a row of
         data.
         """
-        for message in record.messages:
-            text = message["content"]
-            if len(message) > 2:  # tool calls and the like
-                text += repr(message)
+        texts = [(f"{one['role']}'s text", one["content"]) for one in record.messages]
+        texts += [(f"{one['role']}'s message", _plain(one)) for one in record.messages if len(one) > 2]
+        texts += [("list of tools", _plain(record.tools))] if record.tools else []
+        for whose, text in texts:
             if found := [token for token in self._control if token in text]:
-                raise TemplateFault(f"the {message['role']}'s text holds the control token {found[0]}")
-        text = repr(record.tools) if record.tools else ""
-        if found := [token for token in self._control if token in text]:
-            raise TemplateFault(f"the tools hold the control token {found[0]}")
+                raise TemplateFault(f"the {whose} holds the control token {found[0]}")
+
+    def _refuse_lost(self, messages: Sequence[dict[str, Any]], tools: list[dict[str, Any]] | None) -> None:
+        """TemplateFault where the template leaves out tools, calls of them or a thought."""
+        if not tools and all(len(message) == 2 for message in messages):
+            return
+        thinks = self.thinks(messages[-1])
+
+        def render(some: Sequence[dict[str, Any]], given: list[dict[str, Any]] | None) -> str:
+            return self._render(some, thinks, False, given)
+
+        if lost := unrendered(render, list(messages), tools, render(messages, tools)):
+            raise TemplateFault(lost)
 
     def _render(
         self,
@@ -227,3 +239,7 @@ class ChatTemplate:
             )
         except Exception as fault:  # a template is a program of its own: it may raise anything
             raise TemplateFault(f"the chat template refuses the conversation: {fault}") from fault
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

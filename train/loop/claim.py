@@ -16,7 +16,7 @@ from train.loop import checkpoint
 from train.loop.lines import say
 
 UNFINISHED = ("running", "stopped", "failed")
-FREE = ("resume", "save_steps", "save_total_limit", "device")
+FREE = ("resume", "save_steps", "save_total_limit", "device", "sample_cache")
 """Fields that may change when a run goes on: they are no part of what it computes. `device`: the same run on
 another device type, which is said."""
 PLACES = ("model", "data", "eval_data", "init_adapter", "output")
@@ -93,12 +93,19 @@ def differences(recipe: dict[str, Any], config: RunConfig) -> list[str]:
     lines = []
     for name in sorted(new.keys() | old.keys()):
         there, here = repr(old.get(name)), repr(new.get(name))
-        if name in PLACES:
-            there, here = ("none" if given.get(name) is None else "some" for given in (old, new))
+        if name.partition(".")[0] in PLACES:
+            there, here = (_shape(given.get(name)) for given in (old, new))
         is_unused = name.startswith(other) and old["adapter"] == new["adapter"]
         if there != here and name not in FREE and not is_unused:
             lines.append(f"{name}: {there} there, {here} here")
     return lines
+
+
+def _shape(place: Any) -> str:
+    """What of a place may not change: whether there is one, and the weights of sources."""
+    if isinstance(place, list):
+        return f"weights {', '.join(str(source['weight']) for source in place)}"
+    return "none" if place is None else "some"
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,12 +5,14 @@ All of it at once, within a second.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from train.adapters.initial import check_init_adapter
 from train.config import RunConfig
+from train.data.sources import find_source
 from train.data.template import read_template
 from train.errors import EXIT_DATA, UserError
 from train.loop.claim import claimable
@@ -19,10 +21,11 @@ from train.loop.model import read_model_config
 
 def check_places(config: RunConfig) -> None:
     """UserError with every place of the recipe that cannot serve; its exit code is that of the first."""
-    data = [path for path in (config.data, config.eval_data) if path]
+    data = [source.path for source in config.data]
     checks: list[Callable[[], object]] = [lambda: read_model_config(config.model)]
     checks.append(lambda: check_init_adapter(config))
-    checks += [partial(_readable, path) for path in data]
+    checks += [partial(find_source, path) for path in (*data, *config.eval_sets().values())]
+    checks.append(partial(_not_twice, data))
     if config.chat_template:
         checks.append(partial(read_template, config.chat_template))
     checks.append(lambda: claimable(config))
@@ -38,13 +41,15 @@ def check_places(config: RunConfig) -> None:
         raise UserError(messages, hints, faults[0].exit_code)
 
 
-def _readable(path: Path) -> None:
-    hint = "--data takes a .jsonl or .json file; in a container mount it: -v /path/to/data:/data:ro"
-    if path.exists() and not path.is_file():
-        kind = "a folder" if path.is_dir() else "a pipe or a device, which can be read only once"
-        raise UserError(f"{path}: is {kind}; a file is due", hint, EXIT_DATA)
-    try:
-        with path.open("rb"):
-            pass
-    except OSError as fault:
-        raise UserError(f"{path}: cannot be read: {fault.strerror}", hint, EXIT_DATA) from None
+def _not_twice(paths: list[Path]) -> None:
+    """UserError where two sources of training rows hold the same file: weights are there to repeat rows."""
+    files: dict[Path, list[Path]] = {}
+    for path in paths:
+        with contextlib.suppress(UserError):  # said by the check of the path itself
+            for file in find_source(path).files:
+                files.setdefault(file.resolve(), []).append(path)
+    if twice := {file: given for file, given in files.items() if len(given) > 1}:
+        lines = [
+            f"{file}: is read twice, by {' and '.join(map(str, given))}" for file, given in twice.items()
+        ]
+        raise UserError("\n".join(lines), "name it once; a weight repeats rows", EXIT_DATA)

@@ -14,7 +14,8 @@ from train import device
 from train.adapters import attach
 from train.adapters.initial import initial_adapter
 from train.config import RunConfig
-from train.data.samples import Samples, load_samples
+from train.data.mixture import Mixture, load_all, mix
+from train.data.samples import Policies, Samples, load_samples
 from train.data.template import ChatTemplate
 from train.image import read_build_info
 from train.loop import resume
@@ -38,15 +39,17 @@ from train.loop.stop_token import check_stop_token
 class Prepared:
     """What a run is made of before its first step.
 
-    start: the checkpoint from which it goes on. facts: what a later resume compares.
+    parts: the training sources, then the evaluation sets, each as loaded. samples: the sources mixed by their
+    weights. start: the checkpoint from which it goes on. facts: what a later resume compares.
     """
 
     config: RunConfig
     choices: device.DeviceChoices
     template: ChatTemplate
     stop_token_ids: list[int]
-    samples: Samples
-    eval_samples: Samples | None
+    parts: list[Samples]
+    samples: Mixture
+    eval_samples: dict[str, Samples]
     model: PeftModel
     vocab_size: int
     hashes: Future[dict[str, str]]
@@ -70,18 +73,16 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     tokenizer = load_tokenizer(config.model)
     template = ChatTemplate(tokenizer, config.thinking, config.train_on, config.chat_template)
     stop_token_ids = find_stop_tokens(template, config.model)
-    policies = (config.max_length, config.overlong, config.bad_rows, config.max_bad_rows)
-    samples = load_samples(config.data, template, *policies)
-    eval_samples = load_samples(config.eval_data, template, *policies) if config.eval_data else None
-    inputs = resume.identify(config, [samples, eval_samples])
+    parts, samples, eval_samples = _load(config, template)
+    inputs = resume.identify(config, parts)
     resume.require_same_inputs(start, inputs, config)
     facts = {"versions": device.versions(), "device": choices.values()}
     hashes = hash_in_background(config.model)
-    say([line for part in (samples, eval_samples) if part for line in part.summary.lines()] + choices.lines())
+    say([line for part in parts for line in part.summary.lines()] + samples.notes + choices.lines())
     say(resume.change_lines(start, facts))
     model = load_model(config.model, choices.dtype, choices.attn_implementation.value)
     vocab_size = model.get_output_embeddings().weight.shape[0]
-    check_vocabulary([samples, eval_samples], stop_token_ids, vocab_size)
+    check_vocabulary([*parts], stop_token_ids, vocab_size)
     say(check_stop_token(model, template, config.untrained_stop_token, f"--model {config.model}"))
     set_seed(config.seed)  # the adapter's first weights do not depend on what loading drew
     adapted, targets = initial_adapter(model, config, choices.device.value)
@@ -97,7 +98,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
             "model_type": model_config["model_type"],
             "vocab_size": vocab_size,
         },
-        data=[vars(part.summary) for part in (samples, eval_samples) if part],
+        data=[vars(part.summary) for part in parts],
         targets=[vars(row) for row in table],
     )
     return Prepared(
@@ -105,6 +106,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
         choices,
         template,
         stop_token_ids,
+        parts,
         samples,
         eval_samples,
         adapted,
@@ -113,3 +115,13 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
         start,
         facts | {"inputs": inputs},
     )
+
+
+def _load(config: RunConfig, template: ChatTemplate) -> tuple[list[Samples], Mixture, dict[str, Samples]]:
+    """All parts, the training sources mixed, and the evaluation sets by name; faults of all parts at once."""
+    sets = config.eval_sets()
+    paths = [*(source.path for source in config.data), *sets.values()]
+    policies = Policies(config.max_length, config.overlong, config.bad_rows, config.max_bad_rows)
+    parts = load_all(paths, lambda path: load_samples(path, template, policies, config.sample_cache))
+    sources, rest = parts[: len(config.data)], parts[len(config.data) :]
+    return parts, mix(config.data, sources, config.seed), dict(zip(sets, rest, strict=True))

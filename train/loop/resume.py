@@ -76,10 +76,10 @@ def start_lines(start: Checkpoint) -> list[str]:
     return lines + [f"resume: {name} is missing or damaged: {WITHOUT[name]}" for name in start.missing]
 
 
-def identify(config: RunConfig, parts: list[Samples | None]) -> dict[str, Any]:
+def identify(config: RunConfig, parts: list[Samples]) -> dict[str, Any]:
     """What may not change while a run goes on: hashes of the data, hashes or sizes of the model's files."""
     return {
-        "data": [part.summary.sha256 if part else None for part in parts],
+        "data": [part.summary.sha256 for part in parts],
         "model": _identities(config.model),
         "init_adapter": _identities(config.init_adapter) if config.init_adapter else {},
         "chat_template": {config.chat_template.name: hash_file(config.chat_template)}
@@ -113,7 +113,8 @@ def require_same_inputs(start: Checkpoint | None, inputs: dict[str, Any], config
     if start is None:
         return
     then = start.content["inputs"]
-    paths = zip((config.data, config.eval_data), then["data"], inputs["data"], strict=True)
+    data = (*(source.path for source in config.data), *config.eval_sets().values())
+    paths = zip(data, then["data"], inputs["data"], strict=True)
     lines = [f"{path}: is not the data of the run so far" for path, old, new in paths if old != new]
     template = config.chat_template.parent if config.chat_template else None
     folders = (("model", config.model), ("init_adapter", config.init_adapter), ("chat_template", template))

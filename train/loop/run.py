@@ -65,7 +65,8 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     run_started: `time.perf_counter()` at the run's start, the seconds of earlier processes counted in.
     """
     config, model, start = prepared.config, prepared.model, prepared.start
-    records = choose_records((prepared.eval_samples or prepared.samples).records, config.num_generations)
+    held_out = next(iter(prepared.eval_samples.values()), None)
+    records = choose_records((held_out or prepared.samples).records, config.num_generations)
     answers = start.content["before"]["answers"] if start else [_answer(prepared, one) for one in records]
     generations = [
         {"prompt": record.messages[-2]["content"], "wanted": record.messages[-1]["content"], "before": before}
@@ -96,7 +97,7 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
         f"{config.adapter}, {config.model.name}",
         math.log(prepared.vocab_size),
     )
-    parts = [part.summary for part in (prepared.samples, prepared.eval_samples) if part]
+    parts = [part.summary for part in prepared.parts]
     data = {part.path: part.sha256 for part in parts}
     manifest.update(inputs={"model": prepared.hashes.result(), "data": data})
     return Outcome(model, results | {"generations": generations})
@@ -104,12 +105,13 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
 
 def _train(prepared: Prepared, saver: Saver) -> dict[str, Any]:
     config, choices, start = prepared.config, prepared.choices, prepared.start
+    held_out = [sample for part in prepared.eval_samples.values() for sample in part.samples]
     metrics, gradients = saver.metrics, saver.gradients
     trainer = RunTrainer(
         model=prepared.model,
         arguments=training_arguments(config, choices, config.output),
         samples=prepared.samples.samples,
-        eval_samples=prepared.eval_samples.samples if prepared.eval_samples else None,
+        eval_samples=held_out or None,
         pad_token_id=prepared.stop_token_ids[0],
         callback=RunCallback(metrics, gradients, choices, DriftWatch(prepared.model, config.oft.on_drift)),
         saver=saver,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from train.data.formats import Record
-from train.data.samples import Samples, load_samples
+from train.data.samples import Policies, Samples, load_samples
 from train.data.template import ChatTemplate, TemplateFault
 from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError
 from train.loop.model import check_vocabulary
@@ -33,7 +33,7 @@ def generate(
         records = prompt_records(prompts, opened.template)
     else:
         path, limit, max_length = data
-        samples = load_samples(path, opened.template, max_length, "drop")
+        samples = load_samples(path, opened.template, Policies(max_length, "drop"))
         records = samples.records[:limit]
     for line in opened.choices.lines():
         print(line, file=lines, flush=True)

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from train.adapters.fingerprint import without_adapter
 from train.data.collate import collate
-from train.data.samples import load_samples
+from train.data.samples import Policies, load_samples
 from train.data.template import IGNORED, Sample
 from train.device import versions
 from train.errors import EXIT_TRAINING, UserError
@@ -64,7 +64,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score base and adapter on a file. UserError as when training: 65 data, 69 device, 78 configuration."""
     opened = open_checkpoint(options, lines)
-    samples = load_samples(data, opened.template, max_length, "drop")
+    samples = load_samples(data, opened.template, Policies(max_length, "drop"))
     for line in samples.summary.lines() + opened.choices.lines():
         print(line, file=lines, flush=True)
     model = load(opened, lines)

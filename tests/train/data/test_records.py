@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from train.data.records import read_rows
+from train.data.records import Fault, Row, read_json
 from train.errors import EXIT_DATA, UserError
 
 ROWS = [{"instruction": "什么是动量？", "output": "质量与速度的乘积。"}, {"instruction": "b", "output": "c"}]
+
+
+def read_rows(path: Path) -> tuple[list[Row], list[Fault]]:
+    found = list(read_json(path))
+    rows = [one for one in found if isinstance(one, Row)]
+    return rows, [one for one in found if isinstance(one, Fault)]
 
 
 def jsonl(rows: list[dict[str, str]], newline: str = "\n") -> str:
@@ -113,3 +119,18 @@ def test_a_row_nested_without_end_is_a_fault_like_any_other(write_rows: Callable
         1,
         [f"{path}:2: is not valid JSON: it is nested too deep"],
     )
+
+
+def test_an_object_printed_over_many_lines_is_one_fault(write_rows: Callable[..., Path]) -> None:
+    path = write_rows("", "{", ' "data": [', "  {}", " ]", "}")
+    rows, faults = read_rows(path)
+    assert (rows, [fault.place for fault in faults]) == ([], [f"{path}:2"])
+    assert "one object over several lines" in faults[0].reason
+
+
+def test_text_that_turns_bad_far_into_a_file_is_named_with_its_line(tmp_path: Path) -> None:
+    """The decoder reads ahead by pieces, and knows the place in its own piece only."""
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(b'{"a": "%s"}\n' % (b"x" * 100) * 500 + '{"a": "动"}\n'.encode("gbk"))
+    with pytest.raises(UserError, match=f"{path}:501: is not UTF-8 text"):
+        read_rows(path)

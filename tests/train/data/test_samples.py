@@ -12,7 +12,7 @@ import pytest
 from conversations import chat
 
 from train.data.collate import collate
-from train.data.samples import load_samples
+from train.data.samples import Policies, load_samples
 from train.data.template import IGNORED, ChatTemplate, Sample
 from train.errors import EXIT_DATA, UserError
 from train.loop.model import load_tokenizer
@@ -27,7 +27,8 @@ def template(tiny: Path) -> Any:
 
 
 def test_rows_are_kept_in_order_and_counted(template: Any, write_rows: Callable[..., Path]) -> None:
-    loaded = load_samples(write_rows(SHORT, {**SHORT, "output": "c", "id": 7}), template, 64, "drop")
+    path = write_rows(SHORT, {**SHORT, "output": "c", "id": 7})
+    loaded = load_samples(path, template, Policies(64, "drop"))
     assert [record.messages[-1]["content"] for record in loaded.records] == ["b", "c"]
     assert (loaded.summary.num_rows, loaded.summary.num_kept, loaded.summary.num_too_long) == (2, 2, 0)
     assert loaded.summary.num_target_tokens == 4
@@ -41,7 +42,7 @@ def test_every_bad_row_of_every_kind_is_listed_at_once(
 ) -> None:
     path = write_rows(SHORT, "{", {"instruction": "a", "output": 3}, {"q": 1})
     with pytest.raises(UserError) as caught:
-        load_samples(path, template, 64, "drop")
+        load_samples(path, template, Policies(64, "drop"))
     assert [line.split(": ")[0] for line in caught.value.message.splitlines()] == [
         f"{path}:{n}" for n in (2, 3, 4)
     ]
@@ -52,12 +53,12 @@ def test_many_bad_rows_are_counted_beyond_the_first_twenty(
     template: Any, write_rows: Callable[..., Path]
 ) -> None:
     with pytest.raises(UserError, match="and 5 more bad rows") as caught:
-        load_samples(write_rows(*["{"] * 25), template, 64, "drop")
+        load_samples(write_rows(*["{"] * 25), template, Policies(64, "drop"))
     assert "25 of them" in caught.value.hint
 
 
 def test_too_long_rows_are_left_out_and_said(template: Any, write_rows: Callable[..., Path]) -> None:
-    loaded = load_samples(write_rows(SHORT, LONG), template, 64, "drop")
+    loaded = load_samples(write_rows(SHORT, LONG), template, Policies(64, "drop"))
     assert len(loaded.samples) == 1
     assert "left out 1 rows longer than max_length" in "\n".join(loaded.summary.lines())
 
@@ -67,21 +68,21 @@ def test_too_long_rows_stop_the_run_where_asked_with_the_limit_that_keeps_them(
 ) -> None:
     path = write_rows(SHORT, LONG)
     with pytest.raises(UserError, match=f"{path}:2: ") as caught:
-        load_samples(path, template, 64, "error")
+        load_samples(path, template, Policies(64, "error"))
     limit = int(caught.value.hint.split("max_length=")[1].split()[0])
-    assert len(load_samples(path, template, limit, "error").samples) == 2
+    assert len(load_samples(path, template, Policies(limit, "error")).samples) == 2
 
 
 def test_a_file_of_which_nothing_is_left_is_an_error_with_the_figures(
     template: Any, write_rows: Callable[..., Path]
 ) -> None:
     with pytest.raises(UserError, match=r"kept 0 of 2 rows: 2 too long \(longest \d+ > 64\)"):
-        load_samples(write_rows(LONG, LONG), template, 64, "drop")
+        load_samples(write_rows(LONG, LONG), template, Policies(64, "drop"))
 
 
 def test_an_empty_file_is_an_error(template: Any, write_rows: Callable[..., Path]) -> None:
     with pytest.raises(UserError, match="holds no rows"):
-        load_samples(write_rows(), template, 64, "drop")
+        load_samples(write_rows(), template, Policies(64, "drop"))
 
 
 def test_padding_is_masked_by_position_even_where_the_pad_is_the_stop_token() -> None:
@@ -95,7 +96,7 @@ def test_padding_is_masked_by_position_even_where_the_pad_is_the_stop_token() ->
 def test_the_shipped_samples_are_sound(template: Any) -> None:
     from train.checks.tiny import samples_file
 
-    loaded = load_samples(samples_file(), template, 2048, "error")
+    loaded = load_samples(samples_file(), template, Policies(2048, "error"))
     assert loaded.summary.num_kept == 400
     questions = [record.messages[0]["content"] for record in loaded.records]
     assert len(set(questions)) == 400
@@ -105,7 +106,7 @@ def test_the_shipped_samples_are_sound(template: Any) -> None:
 def test_bad_rows_are_listed_in_the_order_of_the_file(template: Any, write_rows: Callable[..., Path]) -> None:
     path = write_rows({"instruction": "<|im_end|>", "output": "x"}, "{", {"q": 1}, "{")
     with pytest.raises(UserError) as caught:
-        load_samples(path, template, 64, "drop")
+        load_samples(path, template, Policies(64, "drop"))
     assert [line.split(": ")[0] for line in caught.value.message.splitlines()] == [
         f"{path}:{line}" for line in (1, 2, 3, 4)
     ]
@@ -124,20 +125,22 @@ def test_a_run_that_could_learn_nothing_stops_with_the_lengths_and_the_limits(
     """Four prompts that fill max_length: no label is left, and no loss of 0.0 is ever printed."""
     longer = {**LONG, "instruction": LONG["instruction"] * 2}
     with pytest.raises(UserError, match=r"kept 0 of 4 rows: 4 too long \(longest \d+ > 32\)") as caught:
-        load_samples(write_rows(LONG, LONG, LONG, longer), template, 32, "drop")
+        load_samples(write_rows(LONG, LONG, LONG, longer), template, Policies(32, "drop"))
     assert caught.value.exit_code == EXIT_DATA
     everything, least = [int(number) for number in re.findall(r"\d+", caught.value.hint)]
-    assert load_samples(write_rows(LONG, longer), template, everything, "error").summary.num_kept == 2
-    assert load_samples(write_rows(LONG, longer), template, least, "drop").summary.num_kept == 1
+    assert (
+        load_samples(write_rows(LONG, longer), template, Policies(everything, "error")).summary.num_kept == 2
+    )
+    assert load_samples(write_rows(LONG, longer), template, Policies(least, "drop")).summary.num_kept == 1
     with pytest.raises(UserError):
-        load_samples(write_rows(LONG, longer), template, least - 1, "drop")
+        load_samples(write_rows(LONG, longer), template, Policies(least - 1, "drop"))
 
 
 @pytest.mark.parametrize("limit", [40, 64, 200])
 def test_cut_prompts_keep_the_answer_the_frame_and_the_end_of_the_text(
     template: Any, write_rows: Callable[..., Path], limit: int
 ) -> None:
-    loaded = load_samples(write_rows(SHORT, LONG), template, limit, "cut-prompt")
+    loaded = load_samples(write_rows(SHORT, LONG), template, Policies(limit, "cut-prompt"))
     sample, record = loaded.samples[1], loaded.records[1]
     assert limit - 4 <= len(sample.input_ids) <= limit
     assert template.sample(record) == sample  # what the template gives for the shorter text
@@ -151,7 +154,7 @@ def test_cut_prompts_keep_the_answer_the_frame_and_the_end_of_the_text(
 def test_the_longest_texts_are_cut_first_and_learned_answers_never(
     template: Any, write_rows: Callable[..., Path]
 ) -> None:
-    loaded = load_samples(write_rows(MIDDLE), template, 120, "cut-prompt")
+    loaded = load_samples(write_rows(MIDDLE), template, Policies(120, "cut-prompt"))
     messages = loaded.records[0].messages
     assert [messages[number]["content"] for number in (1, 2, 3)] == ["mass times velocity", "short", "c"]
     assert 0 < len(messages[0]["content"]) < 200
@@ -162,7 +165,7 @@ def test_a_sample_whose_answer_alone_is_too_long_is_left_out_and_said(
     template: Any, write_rows: Callable[..., Path]
 ) -> None:
     answer = {"instruction": "a b c d", "output": "What is momentum? " * 30}
-    loaded = load_samples(write_rows(SHORT, answer), template, 64, "cut-prompt")
+    loaded = load_samples(write_rows(SHORT, answer), template, Policies(64, "cut-prompt"))
     assert (loaded.summary.num_cut, loaded.summary.num_too_long, len(loaded.samples)) == (0, 1, 1)
     assert [place.rpartition(":")[2] for place, _ in loaded.too_long] == ["2"]
 
@@ -171,7 +174,7 @@ def test_bad_rows_are_skipped_up_to_the_share_that_is_allowed_and_listed(
     template: Any, write_rows: Callable[..., Path]
 ) -> None:
     path = write_rows(SHORT, SHORT, {"q": 1}, "{")
-    loaded = load_samples(path, template, 64, "drop", "skip", 0.5)
+    loaded = load_samples(path, template, Policies(64, "drop", "skip", 0.5))
     assert (loaded.summary.num_rows, loaded.summary.num_kept, loaded.summary.num_bad) == (4, 2, 2)
     text = "\n".join(loaded.summary.lines())
     assert "left out 2 bad rows (50.00%)" in text
@@ -179,7 +182,7 @@ def test_bad_rows_are_skipped_up_to_the_share_that_is_allowed_and_listed(
     with pytest.raises(
         UserError, match=r"2 of 4 rows are bad \(50.00%\), max_bad_rows allows 49.00%"
     ) as caught:
-        load_samples(path, template, 64, "drop", "skip", 0.49)
+        load_samples(path, template, Policies(64, "drop", "skip", 0.49))
     assert f"{path}:4: " in caught.value.message
 
 
@@ -187,7 +190,7 @@ def test_rows_that_were_never_read_cannot_be_skipped(template: Any, tmp_path: Pa
     path = tmp_path / "array.json"
     path.write_text(json.dumps([SHORT] * 200)[:-30], encoding="utf-8")
     with pytest.raises(UserError, match="were not read") as caught:
-        load_samples(path, template, 64, "drop", "skip", 1.0)
+        load_samples(path, template, Policies(64, "drop", "skip", 1.0))
     assert "cannot be skipped" in caught.value.hint
 
 
@@ -195,12 +198,12 @@ def test_a_file_of_bad_rows_alone_is_an_error_even_where_all_may_be_skipped(
     template: Any, write_rows: Callable[..., Path]
 ) -> None:
     with pytest.raises(UserError, match="kept 0 of 2 rows: 2 bad"):
-        load_samples(write_rows("{", "{"), template, 64, "drop", "skip", 1.0)
+        load_samples(write_rows("{", "{"), template, Policies(64, "drop", "skip", 1.0))
 
 
 def test_copies_are_counted_with_their_places(template: Any, write_rows: Callable[..., Path]) -> None:
     path = write_rows(SHORT, {**SHORT, "output": "c"}, {**SHORT, "id": 7}, SHORT)
-    summary = load_samples(path, template, 64, "drop").summary
+    summary = load_samples(path, template, Policies(64, "drop")).summary
     assert (summary.num_duplicates, summary.num_kept) == (2, 4)
     assert summary.duplicates == [(f"{path}:3", f"{path}:1"), (f"{path}:4", f"{path}:1")]
 
@@ -209,7 +212,7 @@ def test_split_conversations_are_counted_and_turns_beyond_the_limit_left_out_by_
     qwen3: Any, write_rows: Callable[..., Path]
 ) -> None:
     chatter = {"instruction": "r " * 60, "output": "two", "history": [["q", "one"]]}
-    loaded = load_samples(write_rows(chatter), ChatTemplate(qwen3), 64, "drop")
+    loaded = load_samples(write_rows(chatter), ChatTemplate(qwen3), Policies(64, "drop"))
     summary = loaded.summary
     assert (summary.num_split, summary.num_kept, summary.num_turns_too_long) == (1, 1, 1)
     assert [sample.turns for sample in loaded.samples] == [(1,)]

@@ -144,7 +144,7 @@ def test_text_after_the_last_answer_is_no_part_of_a_sample(tokenizer: Any) -> No
         (record(("user", "q"), call({"body": "<|im_start|>"})), "holds the control token <.im_start.>"),
         (
             record(("user", "q"), ("assistant", "a"), tools=[{"name": "<|im_end|>"}]),
-            "the tools hold the control",
+            "the list of tools holds the control",
         ),
     ],
 )

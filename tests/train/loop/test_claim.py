@@ -11,7 +11,7 @@ import pytest
 
 from tests.train.loop.conftest import cut_back, exact, go, read, reseal, rewrite
 from train.config import RunConfig
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, EXIT_DATA, UserError
 
 
 def test_a_run_that_left_no_checkpoint_begins_again(
@@ -184,3 +184,73 @@ def test_changed_versions_and_devices_are_said() -> None:
         "note: device is cpu, it was cuda: numbers may differ from here on",
     ]
     assert change_lines(None, now) == []
+
+
+def test_other_weights_and_other_names_of_evaluation_sets_make_another_run(recipe: dict[str, Any]) -> None:
+    from train.loop.claim import differences
+
+    def config(**fields: Any) -> RunConfig:
+        return RunConfig.model_validate(recipe | fields)
+
+    def lines(there: RunConfig, here: RunConfig) -> list[str]:
+        return differences(there.model_dump(mode="json"), here)
+
+    two = config(data=["a", {"path": "b", "weight": 2}])
+    assert lines(two, config(data=["c", {"path": "d", "weight": 2}], sample_cache="off")) == []
+    assert lines(two, config(data=["a", "b"])) == ["data: weights 1.0, 2.0 there, weights 1.0, 1.0 here"]
+    assert lines(config(), two) == ["data: some there, weights 1.0, 2.0 here"]
+    named = config(eval_data={"one": "a", "two": "b"})
+    assert lines(named, config(eval_data={"one": "c", "two": "d"})) == []
+    assert lines(named, config(eval_data={"one": "a", "three": "b"})) == [
+        "eval_data.three: none there, some here",
+        "eval_data.two: some there, none here",
+    ]
+
+
+def test_another_source_is_refused_by_its_own_name(
+    recipe: dict[str, Any], tmp_path: Path, without_drawing: None
+) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"instruction": "a", "output": "b"}\n' * 2, encoding="utf-8")
+    recipe |= {"data": [recipe["data"], {"path": other, "weight": 1.5}], "max_steps": 2}
+    go(recipe, output=tmp_path / "first", save_steps=1)
+    cut_back(tmp_path / "first", recipe["output"], 1)
+    text = other.read_text("utf-8")
+    other.write_text(text.replace("b", "c"), encoding="utf-8")
+    with pytest.raises(UserError, match=f"{other}: is not the data of the run so far"):
+        go(recipe)
+    other.write_text(text, encoding="utf-8")
+    go(recipe)
+    assert exact(recipe["output"]) == exact(tmp_path / "first")
+
+
+def test_a_file_that_two_sources_hold_is_refused(recipe: dict[str, Any]) -> None:
+    from train.loop.preflight import check_places
+
+    data = recipe["data"]
+    with pytest.raises(
+        UserError, match=f"{data}: is read twice, by {data} and {data.parent}/\\*.jsonl"
+    ) as caught:
+        check_places(RunConfig.model_validate(recipe | {"data": [data, data.parent / "*.jsonl"]}))
+    assert caught.value.exit_code == EXIT_DATA
+    check_places(RunConfig.model_validate(recipe | {"data": [data], "eval_data": {"same": data}}))
+
+
+def test_every_source_and_set_that_cannot_be_read_is_named_at_once(
+    recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    from train.loop.preflight import check_places
+
+    with pytest.raises(UserError) as caught:
+        check_places(
+            RunConfig.model_validate(
+                recipe
+                | {
+                    "data": [tmp_path / "x", recipe["data"], tmp_path / "y"],
+                    "eval_data": {"z": tmp_path / "z"},
+                }
+            )
+        )
+    assert [line.split(":")[0] for line in caught.value.message.splitlines()] == [
+        str(tmp_path / name) for name in "xyz"
+    ]

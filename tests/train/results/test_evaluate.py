@@ -13,7 +13,7 @@ import torch
 
 from train.adapters.saved import load_adapter
 from train.config import RunConfig
-from train.data.samples import load_samples
+from train.data.samples import Policies, load_samples
 from train.data.template import IGNORED, ChatTemplate
 from train.errors import EXIT_CONFIG, EXIT_DATA, EXIT_TRAINING, UserError
 from train.loop.model import load_model, load_tokenizer
@@ -31,7 +31,7 @@ def of(model: Path, data: Path, adapter: Path | None = None, batch_size: int = 4
 
 def by_hand(model: Any, tiny: Path, data: Path) -> tuple[float, float]:
     """Loss and accuracy from whole logits, one sample at a time."""
-    samples = load_samples(data, ChatTemplate(load_tokenizer(tiny)), 2048, "drop").samples
+    samples = load_samples(data, ChatTemplate(load_tokenizer(tiny)), Policies(2048, "drop")).samples
     loss, hits, count = 0.0, 0, 0
     for sample in samples:
         ids = torch.tensor([sample.input_ids])
@@ -107,7 +107,7 @@ def test_a_loss_that_is_not_finite_is_an_error(tiny: Path, rows_file: Path) -> N
     model = load_model(tiny, torch.float32, "sdpa").eval()
     with torch.no_grad():
         model.model.norm.weight.fill_(torch.nan)
-    samples = load_samples(rows_file, ChatTemplate(load_tokenizer(tiny)), 2048, "drop").samples
+    samples = load_samples(rows_file, ChatTemplate(load_tokenizer(tiny)), Policies(2048, "drop")).samples
     with pytest.raises(UserError, match="loss is nan") as caught:
         score(model, samples, 0, 4)
     assert caught.value.exit_code == EXIT_TRAINING
