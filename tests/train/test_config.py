@@ -227,3 +227,15 @@ def test_what_a_trained_adapter_decides_is_not_judged_by_the_defaults_of_a_fresh
     assert build_config(None, flags, settings).oft.on_drift == "exact"
     with pytest.raises(UserError, match="on_drift has no effect"):
         build_config(None, flags, [*settings, "oft.cayley=exact"])
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("on", "on"), ("off", "off"), ("'off'", "off"), ("auto", "auto")]
+)
+def test_on_and_off_are_the_switch_although_yaml_reads_booleans(
+    given: str, meant: str, tmp_path: Path
+) -> None:
+    assert build_config(None, FLAGS, [f"thinking={given}"]).thinking == meant
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"thinking: {given}\n", encoding="utf-8")
+    assert build_config(recipe, FLAGS, []).thinking == meant

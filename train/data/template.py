@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,7 +89,8 @@ class ChatTemplate:
         self.train_on = train_on
         # What a template marks turns with. `<think>` and its like are text that a model may write: not
         # special.
-        self._control = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+        special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+        self._control = re.compile("|".join(map(re.escape, special)) or "(?!)")  # (?!) is in no text
         if thinking != "auto" and not self.has_switch():
             raise UserError(
                 f"thinking {thinking}: enable_thinking changes nothing in the chat template",
@@ -204,11 +206,10 @@ class ChatTemplate:
             text = message["content"]
             if len(message) > 2:  # tool calls and the like
                 text += repr(message)
-            if found := [token for token in self._control if token in text]:
-                raise TemplateFault(f"the {message['role']}'s text holds the control token {found[0]}")
-        text = repr(record.tools) if record.tools else ""
-        if found := [token for token in self._control if token in text]:
-            raise TemplateFault(f"the tools hold the control token {found[0]}")
+            if found := self._control.search(text):
+                raise TemplateFault(f"the {message['role']}'s text holds the control token {found.group()}")
+        if record.tools and (found := self._control.search(repr(record.tools))):
+            raise TemplateFault(f"the tools hold the control token {found.group()}")
 
     def _render(
         self,
