@@ -112,8 +112,8 @@ def _take(
     """Take what fits of a record's samples, and count what does not."""
     summary, before = loaded.summary, len(loaded.samples)
     summary.num_split += len(made) > 1
-    last = made[-1].turns[-1]
-    for sample in made:
+    last = max(at for at, message in enumerate(record.messages) if message["role"] == "assistant")
+    for number, sample in enumerate(made):
         length = len(sample.input_ids)
         loaded.lengths.append(length)
         if length > summary.longest_tokens:
@@ -121,7 +121,7 @@ def _take(
         if length <= policies.max_length:
             loaded.samples.append(sample)
         elif policies.overlong == "cut-prompt" and (
-            shorter := shorten(template, record, sample, policies.max_length)
+            shorter := shorten(template, record, number, policies.max_length)
         ):
             loaded.samples.append(shorter[1])
             loaded.cut.append(sample.place)
