@@ -281,3 +281,15 @@ def test_the_cache_of_samples_can_be_switched_off_as_yaml_reads_it() -> None:
     assert build_config(None, FLAGS, ["sample_cache=off"]).sample_cache == "off"
     with pytest.raises(UserError, match="sample_cache"):
         build_config(None, FLAGS, ["sample_cache=on"])
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("on", "on"), ("off", "off"), ("'off'", "off"), ("auto", "auto")]
+)
+def test_on_and_off_are_the_switch_although_yaml_reads_booleans(
+    given: str, meant: str, tmp_path: Path
+) -> None:
+    assert build_config(None, FLAGS, [f"thinking={given}"]).thinking == meant
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"thinking: {given}\n", encoding="utf-8")
+    assert build_config(recipe, FLAGS, []).thinking == meant

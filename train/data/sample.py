@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 IGNORED = -100
 """The label of a position that is not a target token (torch's cross-entropy skips it)."""
@@ -20,13 +20,13 @@ class Sample:
 
     `input_ids`, `labels`: as long as each other, given as any sequence of numbers and held as `array('i')`:
     4 bytes a token, and like a list in all else. Labels are IGNORED but on the answers and their stop tokens.
-    `turns`: which messages of the record are learned here.
+    `turns`: which messages of the record are learned here, as far as it is known.
     """
 
     input_ids: Sequence[int]
     labels: Sequence[int]
     place: str
-    turns: tuple[int, ...] = ()
+    turns: tuple[int, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for name in ("input_ids", "labels"):

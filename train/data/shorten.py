@@ -13,13 +13,15 @@ CUT_ROLES = ("user", "tool")
 
 
 def shorten(
-    template: ChatTemplate, record: Record, sample: Sample, max_length: int
+    template: ChatTemplate, record: Record, number: int, max_length: int
 ) -> tuple[Record, Sample] | None:
-    """The sample within `max_length` tokens, and its record as it was cut; None where that cannot be.
+    """The record's sample `number` within `max_length` tokens, and the record as it was cut; None where that
+    cannot be.
 
     The longest text is cut first, from its start, at the border of a token; one token of each stays. The
     result is rendered again, so its ids are what the template gives for the shorter texts.
     """
+    sample = template.samples(record)[number]
     messages = [dict(message) for message in record.messages[: sample.turns[-1] + 1]]
     cut = replace(record, messages=messages)
     places = [at for at, message in enumerate(messages) if message["role"] in CUT_ROLES]

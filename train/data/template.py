@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -90,7 +91,8 @@ class ChatTemplate:
         self.train_on = train_on
         # What a template marks turns with. `<think>` and its like are text that a model may write: not
         # special.
-        self._control = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+        special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+        self._control = re.compile("|".join(map(re.escape, special)) or "(?!)")  # (?!) is in no text
         if thinking != "auto" and not self.has_switch():
             raise UserError(
                 f"thinking {thinking}: enable_thinking changes nothing in the chat template",
@@ -207,8 +209,8 @@ class ChatTemplate:
         texts += [(f"{one['role']}'s message", _plain(one)) for one in record.messages if len(one) > 2]
         texts += [("list of tools", _plain(record.tools))] if record.tools else []
         for whose, text in texts:
-            if found := [token for token in self._control if token in text]:
-                raise TemplateFault(f"the {whose} holds the control token {found[0]}")
+            if found := self._control.search(text):
+                raise TemplateFault(f"the {whose} holds the control token {found.group()}")
 
     def _refuse_lost(self, messages: Sequence[dict[str, Any]], tools: list[dict[str, Any]] | None) -> None:
         """TemplateFault where the template leaves out tools, calls of them or a thought."""

@@ -8,7 +8,6 @@ import hashlib
 import importlib.metadata
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,12 +70,11 @@ def _tokenizer_identity(tokenizer: Any) -> dict[str, str]:
 
 def pack(made: Iterable[Made]) -> Arrays:
     """Samples as arrays: `input_ids` of all one after the other (int32), `is_target` for each of them (bits),
-    `lengths` of samples, `num_turns` and `turns` of each sample, `counts` of samples per record (-1: a
-    fault), and `faults` as text.
+    `lengths` of samples, `counts` of samples per record (-1: a fault), and `faults` as text.
     """
     import numpy
 
-    ids, labels, lengths, counts, num_turns, turns = (array("i") for _ in range(6))
+    ids, labels, lengths, counts = (array("i") for _ in range(4))
     faults: list[str] = []
     for one in made:
         if isinstance(one, TemplateFault):
@@ -86,12 +84,9 @@ def pack(made: Iterable[Made]) -> Arrays:
         counts.append(len(one))
         for sample in one:
             lengths.append(len(sample.input_ids))
-            num_turns.append(len(sample.turns))
-            turns.extend(sample.turns)
             ids.extend(sample.input_ids)
             labels.extend(sample.labels)
     numbers = {"input_ids": ids, "lengths": lengths, "counts": counts}
-    numbers |= {"num_turns": num_turns, "turns": turns}
     arrays = {name: numpy.frombuffer(value, numpy.int32) for name, value in numbers.items()}
     written = numpy.frombuffer(labels, numpy.int32)
     is_target = written != IGNORED
@@ -121,7 +116,6 @@ def unpack(arrays: Arrays, records: Sequence[Record]) -> Iterator[Made]:
     is_target = numpy.unpackbits(arrays["is_target"], count=len(ids)).view(bool)
     labels = _labels(ids, is_target)
     ends = numpy.cumsum(arrays["lengths"], dtype=numpy.int64)
-    turns = iter(arrays["turns"].tolist())
     faults = iter(arrays["faults"].tobytes().decode("utf-8", "surrogatepass").split("\0"))
     number = 0
     for record, count in zip(records, arrays["counts"].tolist(), strict=True):
@@ -131,7 +125,6 @@ def unpack(arrays: Arrays, records: Sequence[Record]) -> Iterator[Made]:
         made = []
         for place in range(number, number + count):
             part = slice(int(ends[place] - arrays["lengths"][place]), int(ends[place]))
-            own = tuple(islice(turns, int(arrays["num_turns"][place])))
-            made.append(Sample(_array(ids[part]), _array(labels[part]), record.place, own))
+            made.append(Sample(_array(ids[part]), _array(labels[part]), record.place))
         number += count
         yield made
