@@ -30,8 +30,8 @@ _DAMAGE = (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.e
 def cached(key: Mapping[str, Any], make: Callable[[], Arrays], notes: list[str]) -> Arrays:
     """The arrays that `make` gives for this key, from disk where they were made before.
 
-    `key`: everything that decides the result, as JSON takes it. What is worth saying is added to `notes`. What
-    `make` raises passes, and nothing is kept.
+    `key`: everything that decides the result, as JSON takes it. What is worth saying is added to `notes`.
+    What `make` raises passes, and nothing is kept.
     """
     folder = find_folder(notes)
     path = folder / f"{_digest(key)}.npz" if folder else None
