@@ -32,7 +32,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout, the lines 
 
 def eval_command(
     model: Model,
-    data: Annotated[Path, typer.Option(help="rows with answers, .jsonl or .json", metavar="FILE")],
+    data: Annotated[Path, typer.Option(help="rows with answers: a file, a folder or a glob", metavar="FILE")],
     adapter: MaybeAdapter = None,
     batch_size: Annotated[int, typer.Option(help="samples of one forward", min=1)] = 4,
     max_length: MaxLength = 2048,

@@ -129,8 +129,12 @@ def _fault_line(fault: dict[str, Any], origins: dict[tuple[str, ...], str], reci
     place = origin or (
         f"{recipe}: {'.'.join(path)}" if recipe and fault["type"] != "missing" else ".".join(path)
     )
+    if origin and path[0] == "data" and len(path) > 1:  # which of the sources
+        place = f"{origin}: {'.'.join(path)}"
     if fault["type"] == "extra_forbidden":
         return f"{place}: no such field{_suggest(path)}"
+    if fault["type"] == "missing" and len(path) > 1:
+        return f"{place}: not given"
     if fault["type"] == "missing":
         return f"{place}: not given; --{path[-1].replace('_', '-')} or the recipe must say it"
     message = fault["msg"].removeprefix("Value error, ")

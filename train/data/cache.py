@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +30,8 @@ _DAMAGE = (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.e
 def cached(key: Mapping[str, Any], make: Callable[[], Arrays], notes: list[str]) -> Arrays:
     """The arrays that `make` gives for this key, from disk where they were made before.
 
-    `key`: everything that decides the result, as JSON takes it. What is worth
-    saying is added to `notes`. What `make` raises passes, and nothing is kept.
+    `key`: everything that decides the result, as JSON takes it. What is worth saying is added to `notes`.
+    What `make` raises passes, and nothing is kept.
     """
     folder = find_folder(notes)
     path = folder / f"{_digest(key)}.npz" if folder else None
@@ -47,30 +48,35 @@ def find_folder(notes: list[str]) -> Path | None:
     """$ISOTUNE_CACHE, else isotune in $XDG_CACHE_HOME or ~/.cache, else in the folder for temporary files:
     the first that this user may write. A folder that was asked for and cannot serve is noted.
     """
-    for path, is_asked in _places():
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if os.access(path, os.W_OK | os.X_OK) and path.stat().st_uid in (os.getuid(), 0):
-                return path
-            reason = f"uid {os.getuid()} may not write it"
-        except OSError as fault:
-            reason = fault.strerror or str(fault)
-        if is_asked:
+    asked = os.environ.get("ISOTUNE_CACHE")
+    for path in [Path(asked)] if asked else _usual_places():
+        if not (reason := _unfit(path)):
+            return path
+        if asked:
             notes.append(f"note: $ISOTUNE_CACHE {path} cannot serve ({reason}): samples are not kept")
             return None
     notes.append("note: no folder for a cache can be written: samples are not kept")
     return None
 
 
-def _places() -> Iterator[tuple[Path, bool]]:
-    if asked := os.environ.get("ISOTUNE_CACHE"):
-        yield Path(asked), True
-        return
+def _usual_places() -> Iterator[Path]:
     if base := os.environ.get("XDG_CACHE_HOME"):
-        yield Path(base) / "isotune", False
+        yield Path(base) / "isotune"
     with contextlib.suppress(RuntimeError):  # a uid without a home
-        yield Path.home() / ".cache" / "isotune", False
-    yield Path(tempfile.gettempdir()) / f"isotune-{os.getuid()}", False
+        yield Path.home() / ".cache" / "isotune"
+    with contextlib.suppress(OSError):  # none at all
+        path = Path(tempfile.gettempdir()) / f"isotune-{os.getuid()}"
+        if not path.is_symlink() and (not path.exists() or path.stat().st_uid == os.getuid()):
+            yield path  # where all may write, another user may have made it
+
+
+def _unfit(path: Path) -> str:
+    """Why a folder cannot be written, made where it is missing; empty where it can."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as fault:
+        return fault.strerror or str(fault)
+    return "" if os.access(path, os.W_OK | os.X_OK) else f"uid {os.getuid()} may not write it"
 
 
 def _digest(key: Mapping[str, Any]) -> str:
@@ -119,12 +125,16 @@ def _write(path: Path, arrays: Arrays, notes: list[str]) -> None:
             except BaseException:
                 Path(file.name).unlink(missing_ok=True)
                 raise
-        _remove_oldest(path.parent)
     except OSError as fault:
         notes.append(f"note: samples are not kept in {path.parent}: {fault.strerror or fault}")
+        return
+    with contextlib.suppress(OSError):  # another process may remove the same
+        _remove_oldest(path.parent)
 
 
 def _remove_oldest(folder: Path) -> None:
+    """Entries beyond those that are kept, and what a killed process left half written a day ago."""
     entries = sorted(folder.glob("*.npz"), key=lambda path: path.stat().st_mtime)
-    for path in entries[:-KEPT_ENTRIES]:
+    half = [path for path in folder.glob("*.tmp") if time.time() - path.stat().st_mtime > 86_400]
+    for path in entries[:-KEPT_ENTRIES] + half:
         path.unlink(missing_ok=True)

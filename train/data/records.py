@@ -12,6 +12,9 @@ from typing import Any
 
 from train.data.text import open_text, read_text
 
+_HEAD = 4096
+"""Characters that are looked at to tell an array from lines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -43,16 +46,16 @@ def read_json(path: Path) -> Iterator[Row | Fault]:
     A JSON array and JSON lines are told apart by the first character, not by the file's name. Lines are not
     held in memory, an array's text is, once. Raises UserError where the file as a whole cannot be read.
     """
+    head, line = "", 1
     with open_text(path) as file:
-        full = ((number, line.strip()) for number, line in enumerate(file, 1) if not line.isspace())
-        (number, first), (_, second) = next(full, (0, "")), next(full, (0, ""))
-    if first.startswith("["):
+        while not head and (piece := file.read(_HEAD)):
+            head = piece.lstrip()
+            line += piece[: len(piece) - len(head)].count("\n")
+    if head.startswith("["):
         yield from _read_array(path, read_text(path))
-    elif first == "{" and second.startswith('"'):
-        yield Fault(
-            f"{path}:{number}",
-            "is one object over several lines, which were not read: one row a line is due, or [rows]",
-        )
+    elif re.match(r'\{\s*\n\s*"', head):
+        reason = "is one object over several lines, which were not read: one row a line is due, or [rows]"
+        yield Fault(f"{path}:{line}", reason)
     else:
         with open_text(path) as file:
             yield from _read_lines(path, file)

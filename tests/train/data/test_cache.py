@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,8 +131,13 @@ def test_the_folder_is_the_first_that_can_be_written(tmp_path: Path, monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
     monkeypatch.setattr(cache.tempfile, "gettempdir", lambda: str(tmp_path))
     notes: list[str] = []
-    assert find_folder(notes) == tmp_path / f"isotune-{os.getuid()}"
+    own = tmp_path / f"isotune-{os.getuid()}"
+    assert find_folder(notes) == own
     assert notes == []
+    own.rename(tmp_path / "elsewhere")
+    own.symlink_to(tmp_path / "elsewhere")
+    assert find_folder(notes) is None, "another user may have laid the link"
+    assert notes == ["note: no folder for a cache can be written: samples are not kept"]
 
 
 def test_only_the_entries_used_last_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +146,11 @@ def test_only_the_entries_used_last_stay(folder: Path, monkeypatch: pytest.Monke
         cached({"n": number}, lambda: ONE, [])
     for number, path in enumerate(sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)):
         os.utime(path, (number, number))
+    for name, age in (("half.tmp", 90_000), ("other.tmp", 60)):
+        (folder / name).write_bytes(b"")
+        os.utime(folder / name, (time.time() - age,) * 2)
     cached({"n": 0}, never, [])
     cached({"n": 2}, lambda: ONE, [])
     assert equal(cached({"n": 0}, never, []))
-    assert len(list(folder.iterdir())) == 2
+    assert sorted(path.suffix for path in folder.iterdir()) == [".npz", ".npz", ".tmp"]
+    assert (folder / "other.tmp").exists(), "another process may be writing it"

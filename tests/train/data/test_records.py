@@ -134,3 +134,13 @@ def test_text_that_turns_bad_far_into_a_file_is_named_with_its_line(tmp_path: Pa
     path.write_bytes(b'{"a": "%s"}\n' % (b"x" * 100) * 500 + '{"a": "动"}\n'.encode("gbk"))
     with pytest.raises(UserError, match=f"{path}:501: is not UTF-8 text"):
         read_rows(path)
+
+
+def test_rows_are_read_one_at_a_time(tmp_path: Path) -> None:
+    """What is far into a file is not looked at before its turn: memory does not grow with the file."""
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(b'{"a": 1}\n' * 9999 + b"\xff\n")
+    rows = read_json(path)
+    assert next(rows) == Row({"a": 1}, f"{path}:1")
+    with pytest.raises(UserError, match=f"{path}:10000: is not UTF-8 text"):
+        list(rows)
