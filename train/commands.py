@@ -111,10 +111,24 @@ def merge_command(
 
 
 def info_command(
-    folder: Annotated[Path, typer.Argument(help="an adapter's folder or a run's", metavar="DIR")],
+    folder: Annotated[
+        Path | None, typer.Argument(help="an adapter's folder or a run's", metavar="DIR")
+    ] = None,
+    show_families: Annotated[
+        bool, typer.Option("--families", help="the model families, and what the tests have shown of each")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What an adapter or a run is: kind, settings, base, versions, results."""
+    """What an adapter or a run is: kind, settings, base, versions, results; or which models are taken."""
+    if (folder is not None) == show_families:
+        raise UserError(
+            "info: one of DIR and --families is due", "train info OUTPUT, or train info --families"
+        )
+    if folder is None:
+        from train import families
+
+        _show({"families": families.table()}, families.table_lines(), as_json)
+        return
     from train.results.describe import describe, lines
 
     facts = describe(folder)

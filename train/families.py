@@ -34,6 +34,7 @@ class ModelFamily:
     words. tested_with: versions of transformers with which LoRA and OFT attach, get gradients, train, are
     saved, load, and merge. packs_with: those with which samples packed into one row do not see each other.
     fused_with: those that hold a layer's experts as one tensor, which no adapter takes hold of.
+    lora_leaves_mlp: those with which PEFT takes the names of MLP layers for experts: OFT alone adapts them.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ModelFamily:
     tested_with: tuple[str, ...]
     packs_with: tuple[str, ...] = ()
     fused_with: tuple[str, ...] = ()
+    lora_leaves_mlp: tuple[str, ...] = ()
 
 
 FAMILIES = (
@@ -54,11 +56,12 @@ FAMILIES = (
     ),
     ModelFamily(
         "Qwen3-MoE", ("qwen3_moe",), ATTENTION + MLP, "attention, MLP",
-        ALL, packs_with=ALL, fused_with=SINCE_5_14,
+        ALL, packs_with=ALL, fused_with=SINCE_5_14, lora_leaves_mlp=SINCE_5_14,
     ),
     ModelFamily(
         "Qwen3-Next", ("qwen3_next",), ATTENTION + DELTA_NET_2 + MLP,
-        "attention, linear attention, MLP, shared expert", ALL, fused_with=SINCE_5_14,
+        "attention, linear attention, MLP, shared expert",
+        ALL, fused_with=SINCE_5_14, lora_leaves_mlp=SINCE_5_14,
     ),
     ModelFamily(
         "Qwen3.5 (text part)", ("qwen3_5", "qwen3_5_text"), ATTENTION + DELTA_NET_4 + MLP,
@@ -152,6 +155,8 @@ def table() -> list[dict[str, Any]]:
             "model_type": list(family.model_types),
             "adapted": family.parts,
             "experts": _experts(family),
+            "lora leaves out": [f"MLP with {', '.join(family.lora_leaves_mlp)}"]
+            * bool(family.lora_leaves_mlp),
             "lora, oft, merge": list(family.tested_with),
             "packing": list(family.packs_with),
         }
@@ -168,7 +173,15 @@ def _experts(family: ModelFamily) -> str:
 
 def table_lines() -> list[str]:
     """The table for a reader, with what it was tested with and what is installed here."""
-    head = ["family", "model_type", "auto adapts", "experts", "LoRA, OFT, merge", "packing"]
+    head = [
+        "family",
+        "model_type",
+        "auto adapts",
+        "experts",
+        "LoRA leaves out",
+        "LoRA, OFT, merge",
+        "packing",
+    ]
     rows = [head, *([_cell(value) for value in row.values()] for row in table())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
@@ -184,7 +197,7 @@ def table_lines() -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    return (", ".join(value) or "no") if isinstance(value, list) else str(value)
+    return (", ".join(value) or "-") if isinstance(value, list) else str(value)
 
 
 def routers_among(names: Iterable[str]) -> list[str]:

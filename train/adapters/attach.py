@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
+
 @dataclass(frozen=True)
 class Target:
     """One kind of layer that gets an adapter: the last part of its name (`visual.` before it in the vision
