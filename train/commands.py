@@ -11,7 +11,10 @@ import typer
 
 from train.errors import UserError
 
-Model = Annotated[Path, typer.Option(help="folder of the base checkpoint", metavar="DIR")]
+Model = Annotated[
+    Path, typer.Option(help="folder of the base checkpoint, or hub id: OWNER/NAME@REVISION", metavar="DIR")
+]
+AllowNetwork = Annotated[bool, typer.Option("--allow-network", help="a model of the hub may be downloaded")]
 Adapter = Annotated[
     Path, typer.Option(help="folder of a trained adapter; its kind is read there", metavar="DIR")
 ]
@@ -40,9 +43,11 @@ def eval_command(
     precision: Precision = "auto",
     attn_implementation: Attention = "auto",
     thinking: Thinking = "auto",
+    allow_network: AllowNetwork = False,
     as_json: AsJson = False,
 ) -> None:
     """Loss, perplexity and token accuracy on a file, without and with an adapter."""
+    model = _resolved(model, allow_network)
     from train.results.evaluate import evaluate, table
     from train.results.opened import ModelOptions
 
@@ -65,6 +70,7 @@ def generate_command(
     precision: Precision = "auto",
     attn_implementation: Attention = "auto",
     thinking: Thinking = "auto",
+    allow_network: AllowNetwork = False,
     as_json: AsJson = False,
 ) -> None:
     """Greedy answers to prompts, or to the prompts of a file."""
@@ -72,6 +78,7 @@ def generate_command(
         raise UserError("--prompt, --data: one of them is due", "--prompt TEXT, or --data FILE [--limit N]")
     if limit is not None and data is None:
         raise UserError(f"--limit {limit}: has no effect without --data")
+    model = _resolved(model, allow_network)
     from train.results.answers import generate
     from train.results.opened import ModelOptions
 
@@ -94,9 +101,11 @@ def merge_command(
         bool, typer.Option("--force", help="also an OFT adapter that is no rotation any more")
     ] = False,
     device: Device = "auto",
+    allow_network: AllowNetwork = False,
     as_json: AsJson = False,
 ) -> None:
     """Write base and adapter as one plain checkpoint, and compare it with them."""
+    model = _resolved(model, allow_network)
     from train.adapters.fingerprint import percent
     from train.results.merge import MergeOptions, merge
 
@@ -133,6 +142,13 @@ def info_command(
 
     facts = describe(folder)
     _show(facts, lines(facts), as_json)
+
+
+def _resolved(model: Path, allow_network: bool) -> Path:
+    """The folder of `--model`; before any heavy library is loaded."""
+    from train.hub import resolve
+
+    return resolve(model, allow_network)
 
 
 def _lines(as_json: bool) -> IO[str]:

@@ -50,7 +50,8 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise UserError(
             f"--model {folder}: is no folder",
-            "give a downloaded checkpoint's folder; in a container mount it: -v /path/to/model:/model:ro",
+            "give a downloaded checkpoint's folder; in a container mount it: -v /path/to/model:/model:ro; "
+            "a model of the hub is named OWNER/NAME@REVISION",
             EXIT_CONFIG,
         )
     path = folder / "config.json"

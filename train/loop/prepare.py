@@ -10,7 +10,7 @@ import torch
 from peft import PeftModel
 from transformers import set_seed
 
-from train import device, families
+from train import device, families, hub
 from train.adapters import attach
 from train.adapters.initial import initial_adapter
 from train.adapters.reach import left_out
@@ -95,7 +95,8 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
             "folder": str(config.model),
             "model_type": model_config["model_type"],
             "vocab_size": vocab_size,
-        },
+        }
+        | hub.facts(config),
         data=[vars(part.summary) for part in (samples, eval_samples) if part],
         targets=[vars(row) for row in table],
     )
