@@ -121,14 +121,15 @@ def merge_command(
 
 def info_command(
     folder: Annotated[
-        Path | None, typer.Argument(help="an adapter's folder or a run's", metavar="DIR")
+        Path | None,
+        typer.Argument(help="folder of an adapter, a run or a checkpoint; or a hub id", metavar="DIR"),
     ] = None,
     show_families: Annotated[
         bool, typer.Option("--families", help="the model families, and what the tests have shown of each")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What an adapter or a run is: kind, settings, base, versions, results; or which models are taken."""
+    """What an adapter, a run or a checkpoint is: kind, settings, base, versions, results."""
     if (folder is not None) == show_families:
         raise UserError(
             "info: one of DIR and --families is due", "train info OUTPUT, or train info --families"
@@ -138,9 +139,10 @@ def info_command(
 
         _show({"families": families.table()}, families.table_lines(), as_json)
         return
+    from train.hub import cached
     from train.results.describe import describe, lines
 
-    facts = describe(folder)
+    facts = describe(cached(folder))
     _show(facts, lines(facts), as_json)
 
 

@@ -52,6 +52,12 @@ def resolve(model: Path, allow_network: bool, allow_by: str = BY_FLAG) -> Path:
     return model if asked is None else _folder_of(asked, allow_network, allow_by)
 
 
+def cached(model: Path) -> Path:
+    """The snapshot of a hub's model where the local cache has it, else `model` itself."""
+    asked = parse(model)
+    return model if asked is None else _cached(asked)[0] or model
+
+
 def resolved(config: RunConfig) -> RunConfig:
     """The same run on the folder of its model. A run that goes on keeps the commit that it began with."""
     asked = parse(config.model)
@@ -92,11 +98,11 @@ def _commit_so_far(config: RunConfig, asked: HubModel) -> str | None:
 
 def _folder_of(asked: HubModel, allow_network: bool, allow_by: str) -> Path:
     is_commit = re.fullmatch("[0-9a-f]{40}", asked.revision) is not None
-    cached, reason = _cached(asked)
-    if cached and (is_commit or not allow_network):
-        return cached  # a commit never changes; a branch is asked for where that is allowed
+    found, reason = _cached(asked)
+    if found and (is_commit or not allow_network):
+        return found  # a commit never changes; a branch is asked for where that is allowed
     if allow_network:
-        return _downloaded(asked, cached)
+        return _downloaded(asked, found)
     raise UserError(
         f"--model {asked}: is no folder, and as a model of the hub {reason}; the network is not used",
         "mount a folder and name it: -v /path/to/model:/model:ro and --model /model; "
@@ -123,7 +129,7 @@ def _cached(asked: HubModel) -> tuple[Path | None, str]:
     return Path(folder), ""
 
 
-def _downloaded(asked: HubModel, cached: Path | None) -> Path:
+def _downloaded(asked: HubModel, found: Path | None) -> Path:
     """Fetch what is missing; UserError with the hub's reason, and with what the cache has."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
     environment["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -137,6 +143,6 @@ def _downloaded(asked: HubModel, cached: Path | None) -> Path:
         return Path(outcome["folder"])
     problem = outcome.get("problem") or f"the download ended with exit code {done.returncode}"
     hint = outcome.get("hint", "")
-    if cached:
-        hint = f"without the network allowed its cached commit {cached.name} is taken; {hint}"
+    if found:
+        hint = f"without the network allowed its cached commit {found.name} is taken; {hint}"
     raise UserError(f"--model {asked}: {problem}", hint, outcome.get("exit_code", EXIT_UNAVAILABLE))

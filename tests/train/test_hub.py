@@ -18,6 +18,7 @@ from train.config import RunConfig
 from train.errors import EXIT_CONFIG, EXIT_UNAVAILABLE, UserError
 from train.loop.preflight import check_places
 from train.loop.run import run
+from train.results.describe import describe
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -187,6 +188,14 @@ def test_a_run_that_goes_on_keeps_its_commit_where_the_branch_has_moved(
     for other in ({"status": "finished"}, {"model": {"id": ID, "revision": "v1", "commit": FIRST}}):
         (recipe["output"] / "run.json").write_text(json.dumps(written | other), encoding="utf-8")
         assert hub.resolved(config).model == second
+
+
+def test_info_says_what_a_cached_model_is(cache: Path, tiny: Path, no_connection: None) -> None:
+    fill_cache(cache, tiny)
+    facts = describe(hub.cached(Path(ID)))["model"]
+    assert facts["name"] == f"{ID}@{FIRST}" and facts["family"] == "Qwen2, Qwen2.5"
+    with pytest.raises(UserError, match="out/run: does not exist"):
+        describe(hub.cached(Path("out/run")))
 
 
 def test_the_commands_take_an_id_and_stay_offline(
