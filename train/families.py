@@ -77,8 +77,10 @@ FAMILIES = (
     ),
 )  # fmt: skip
 
-REFUSED = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
-REFUSED += ("qwen2_5_omni", "qwen3_omni_moe", "qwen2_audio", "qwen3_asr")
+REFUSED = (
+    "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe",
+    "qwen2_5_omni", "qwen3_omni_moe", "qwen2_audio", "qwen3_asr",
+)  # fmt: skip
 """Types for which transformers has no text model of its own: AutoModelForCausalLM does not know them."""
 
 
@@ -108,6 +110,19 @@ def may_pack(model_config: Any) -> bool:
 def may_batch(model_type: str) -> bool:
     """Whether an adapter's layers are computed together; layers of unknown types stay PEFT's own."""
     return family_of(model_type) is not None or model_type in VISION_KNOWN
+
+
+def missing_here(model_type: str) -> str:
+    """Why the installed transformers cannot load a known family; empty where it can, or nothing is known."""
+    family, version = family_of(model_type), transformers_version()
+    if family is None or version not in TESTED_SETS or version in family.tested_with:
+        return ""
+    return f"transformers {version} does not have it, {family.tested_with[0]} does"
+
+
+def of_text(content: dict[str, Any]) -> dict[str, Any]:
+    """A config.json with the fields of its text part in the place of the whole's, but for `model_type`."""
+    return {**content, **(content.get("text_config") or {}), "model_type": content["model_type"]}
 
 
 def is_text_part(model_type: str) -> bool:

@@ -45,6 +45,11 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 QWEN3 = "ISOTUNE_TEST_QWEN3"
 
 
+OTHER_LAYERS = {"index_qk_proj", "key_proj", "value_proj", "block_inject_weight"}
+OTHER_LAYERS |= {"input_mix_weight_down", "input_mix_weight_up"}
+"""Of Qwen4-Exp: the choice of tokens to attend to, n-gram embeddings, the mixing of residual streams."""
+
+
 def linear_in(model: Any) -> dict[str, Any]:
     return {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
 
@@ -84,8 +89,11 @@ def test_auto_is_what_the_table_says(model_of: Any, model_type: str, adapter: st
     kinds = {name.rsplit(".", 1)[-1] for name in names}
     leaves = adapter == "lora" and is_claimed(family.lora_leaves_mlp)
     assert kinds == set(family.adapts) - (set(families.MLP) if leaves else set())
-    due = {name for name in linear_in(model) if name.rsplit(".", 1)[-1] in kinds}
-    assert names == due
+    assert names == {name for name in linear_in(model) if name.rsplit(".", 1)[-1] in kinds}
+    rest = {name.rsplit(".", 1)[-1] for name in linear_in(model)} - set(family.adapts)
+    assert rest <= {"lm_head", *families.ROUTERS} | (
+        OTHER_LAYERS if model_type == "qwen4_exp_text" else set()
+    )
     if not leaves:
         parts = {
             "shared expert": ".shared_expert.",

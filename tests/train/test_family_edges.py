@@ -113,6 +113,8 @@ def test_of_a_whole_checkpoint_the_text_part_is_loaded_and_said(model_of: Any, t
     whole.model.language_model.load_state_dict(text.model.state_dict())
     whole.lm_head.load_state_dict(text.lm_head.state_dict())
     whole.save_pretrained(tmp_path)
+    whole.to(torch.bfloat16).save_pretrained(tmp_path / "half")
+    assert families.of_text(read_model_config(tmp_path / "half"))["dtype"] == "bfloat16"
     content = read_model_config(tmp_path)
     assert content["model_type"] == "qwen3_5"
     assert any("the text part alone is loaded and trained" in note for note in families.notes(content))
@@ -121,6 +123,15 @@ def test_of_a_whole_checkpoint_the_text_part_is_loaded_and_said(model_of: Any, t
     with torch.no_grad():
         assert (loaded(input_ids=ids).logits - text.eval()(input_ids=ids).logits).abs().max() <= EXACT
     assert targets_of(loaded, "oft") == targets_of(text, "oft")
+
+
+def test_a_family_that_this_transformers_does_not_have_is_said_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_5"}), encoding="utf-8")
+    monkeypatch.setattr(families, "transformers_version", lambda: "4.57.6")
+    with pytest.raises(UserError, match=r"qwen3_5: transformers 4.57.6 does not have it, 5.14.1 does"):
+        read_model_config(tmp_path)
 
 
 @pytest.mark.parametrize("model_type", families.REFUSED)

@@ -70,6 +70,12 @@ def read_model_config(folder: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(content, dict) or "model_type" not in content:
         raise UserError(f"{path}: has no model_type", "--model takes a transformers checkpoint", EXIT_CONFIG)
+    if missing := families.missing_here(content["model_type"]):
+        raise UserError(
+            f"{path}: model_type {content['model_type']}: {missing}",
+            "take an image or an environment with that transformers",
+            EXIT_CONFIG,
+        )
     if (model_type := content["model_type"]) in families.REFUSED:
         raise UserError(
             f"{path}: model_type {model_type}: transformers has no text model of its own for it",

@@ -72,7 +72,7 @@ def open_checkpoint(options: ModelOptions, lines: IO[str]) -> Opened:
     choices = choose(options, read_build_info())
     template = ChatTemplate(load_tokenizer(options.model), options.thinking)
     stop_token_ids = find_stop_tokens(template, options.model)
-    return Opened(options, model_config, template, stop_token_ids, choices)
+    return Opened(options, families.of_text(model_config), template, stop_token_ids, choices)
 
 
 def load(opened: Opened, lines: IO[str], dtype: torch.dtype | None = None) -> Any:
