@@ -16,6 +16,7 @@ from fake_hub import FIRST, ID, SECOND, FakeHub, fill_cache, served
 from train import hub
 from train.config import RunConfig
 from train.errors import EXIT_CONFIG, EXIT_UNAVAILABLE, UserError
+from train.loop.claim import differences
 from train.loop.preflight import check_places
 from train.loop.run import run
 from train.results.describe import describe
@@ -181,6 +182,7 @@ def test_a_run_that_goes_on_keeps_its_commit_where_the_branch_has_moved(
     second = fill_cache(cache, tiny, SECOND)
     config = RunConfig.model_validate({**recipe, "model": ID})
     assert hub.resolved(config).model == second
+    assert not differences(hub.resolved(config).as_asked() | {"allow_network": True}, config)
     recipe["output"].mkdir()
     written = {"status": "stopped", "model": {"id": ID, "revision": "main", "commit": FIRST}}
     (recipe["output"] / "run.json").write_text(json.dumps(written), encoding="utf-8")
@@ -199,9 +201,9 @@ def test_info_says_what_a_cached_model_is(cache: Path, tiny: Path, no_connection
 
 
 def test_the_commands_take_an_id_and_stay_offline(
-    cache: Path, tiny: Path, rows_file: Path, train_command: Command, fake_hub: FakeHub
+    cache: Path, few_rows: Path, train_command: Command, fake_hub: FakeHub
 ) -> None:
-    arguments = ("eval", "--model", ID, "--data", rows_file, "--device", "cpu", "--json")
+    arguments = ("eval", "--model", ID, "--data", few_rows, "--device", "cpu", "--json")
     done = train_command(*arguments)
     assert done.returncode == EXIT_CONFIG and "allow the network: --allow-network" in done.stderr
     assert not fake_hub.asked
