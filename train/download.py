@@ -6,7 +6,6 @@ Prints one line of JSON: the folder, or the problem, a hint and an exit code.
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 from train.errors import EXIT_CONFIG, EXIT_UNAVAILABLE
@@ -26,6 +25,10 @@ def fetch(model_id: str, revision: str) -> dict[str, Any]:
     except Exception as fault:  # the library's own, its HTTP library's, and those of the disk
         return _outcome(fault, constants.ENDPOINT, constants.HF_HUB_CACHE)
     return {"folder": folder}
+
+
+def main(model_id: str, revision: str) -> None:
+    print(json.dumps(fetch(model_id, revision)))
 
 
 def _outcome(fault: Exception, endpoint: str, cache: str) -> dict[str, Any]:
@@ -58,7 +61,3 @@ def _problem(text: str, hint: str, is_unavailable: bool = False) -> dict[str, An
 def _first_line(fault: Exception) -> str:
     lines = [line for line in str(fault).splitlines() if line.strip()]
     return lines[0] if lines else type(fault).__name__
-
-
-if __name__ == "__main__":
-    print(json.dumps(fetch(*sys.argv[1:3])))

@@ -23,6 +23,8 @@ DEFAULT_REVISION = "main"
 NEEDED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """What of a repository a run reads; folders in it hold other formats of the same weights."""
 NOT_NEEDED = ["*/*"]
+START = "import sys; sys.path[0] = sys.argv.pop(1); from train.download import main; main(*sys.argv[1:])"
+"""This package, wherever it was imported from; nothing of the current folder, where users have a train.py."""
 BY_RECIPE, BY_FLAG = "--set allow_network=true", "--allow-network"
 
 
@@ -133,7 +135,7 @@ def _downloaded(asked: HubModel, found: Path | None) -> Path:
     """Fetch what is missing; UserError with the hub's reason, and with what the cache has."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
     environment["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    command = [sys.executable, "-m", "train.download", asked.id, asked.revision]
+    command = [sys.executable, "-c", START, str(Path(__file__).parents[1]), asked.id, asked.revision]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment, check=False
     )

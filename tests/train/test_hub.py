@@ -124,8 +124,11 @@ def test_a_name_that_is_neither_folder_nor_id_says_what_is_due(
 
 
 def test_where_it_is_allowed_what_is_needed_is_fetched_once(
-    cache: Path, fake_hub: FakeHub, tiny: Path
+    cache: Path, fake_hub: FakeHub, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit(3)", encoding="utf-8")  # of the user's own
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     folder = hub.resolve(Path(ID), allow_network=True)
     assert folder.name == FIRST and folder.is_relative_to(cache)
     assert {path.name for path in folder.iterdir()} == {path.name for path in tiny.iterdir()}
