@@ -30,7 +30,8 @@ def fine_tune(
     context: typer.Context,
     adapter: Annotated[str | None, typer.Option(help="lora or oft", metavar="lora|oft")] = None,
     model: Annotated[
-        str | None, typer.Option(help="folder of a Qwen2, Qwen2.5 or Qwen3 checkpoint", metavar="DIR")
+        str | None,
+        typer.Option(help="folder of a Qwen checkpoint, or hub id: OWNER/NAME@REVISION", metavar="DIR"),
     ] = None,
     data: Annotated[
         list[str] | None,
@@ -153,6 +154,8 @@ def call(arguments: list[str]) -> int:
     # Before torch loads OpenMP. Threads that wait by spinning nearly double a step on a host that does
     # anything else, and save at most a tenth of it on an idle one: tests/bench/waiting.py measures both.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # No library of this process asks the hub for anything; train/hub.py says when another one may.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a log in another encoding must not cost a run
             stream.reconfigure(errors="backslashreplace")

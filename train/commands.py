@@ -11,7 +11,10 @@ import typer
 
 from train.errors import EXIT_DATA, UserError
 
-Model = Annotated[Path, typer.Option(help="folder of the base checkpoint", metavar="DIR")]
+Model = Annotated[
+    Path, typer.Option(help="folder of the base checkpoint, or hub id: OWNER/NAME@REVISION", metavar="DIR")
+]
+AllowNetwork = Annotated[bool, typer.Option("--allow-network", help="a model of the hub may be downloaded")]
 Adapter = Annotated[
     Path, typer.Option(help="folder of a trained adapter; its kind is read there", metavar="DIR")
 ]
@@ -40,9 +43,11 @@ def eval_command(
     precision: Precision = "auto",
     attn_implementation: Attention = "auto",
     thinking: Thinking = "auto",
+    allow_network: AllowNetwork = False,
     as_json: AsJson = False,
 ) -> None:
     """Loss, perplexity and token accuracy on a file, without and with an adapter."""
+    model = _resolved(model, allow_network)
     from train.results.evaluate import evaluate, table
     from train.results.opened import ModelOptions
 
@@ -65,6 +70,7 @@ def generate_command(
     precision: Precision = "auto",
     attn_implementation: Attention = "auto",
     thinking: Thinking = "auto",
+    allow_network: AllowNetwork = False,
     as_json: AsJson = False,
 ) -> None:
     """Greedy answers to prompts, or to the prompts of a file."""
@@ -72,6 +78,7 @@ def generate_command(
         raise UserError("--prompt, --data: one of them is due", "--prompt TEXT, or --data FILE [--limit N]")
     if limit is not None and data is None:
         raise UserError(f"--limit {limit}: has no effect without --data")
+    model = _resolved(model, allow_network)
     from train.results.answers import generate
     from train.results.opened import ModelOptions
 
@@ -94,9 +101,11 @@ def merge_command(
         bool, typer.Option("--force", help="also an OFT adapter that is no rotation any more")
     ] = False,
     device: Device = "auto",
+    allow_network: AllowNetwork = False,
     as_json: AsJson = False,
 ) -> None:
     """Write base and adapter as one plain checkpoint, and compare it with them."""
+    model = _resolved(model, allow_network)
     from train.adapters.fingerprint import percent
     from train.results.merge import MergeOptions, merge
 
@@ -143,14 +152,37 @@ def check_data_command(
 
 
 def info_command(
-    folder: Annotated[Path, typer.Argument(help="an adapter's folder or a run's", metavar="DIR")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="folder of an adapter, a run or a checkpoint; or a hub id", metavar="DIR"),
+    ] = None,
+    show_families: Annotated[
+        bool, typer.Option("--families", help="the model families, and what the tests have shown of each")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What an adapter or a run is: kind, settings, base, versions, results."""
+    """What an adapter, a run or a checkpoint is: kind, settings, base, versions, results."""
+    if (folder is not None) == show_families:
+        raise UserError(
+            "info: one of DIR and --families is due", "train info OUTPUT, or train info --families"
+        )
+    if folder is None:
+        from train import families
+
+        _show({"families": families.table()}, families.table_lines(), as_json)
+        return
+    from train.hub import cached
     from train.results.describe import describe, lines
 
-    facts = describe(folder)
+    facts = describe(cached(folder))
     _show(facts, lines(facts), as_json)
+
+
+def _resolved(model: Path, allow_network: bool) -> Path:
+    """The folder of `--model`; before any heavy library is loaded."""
+    from train.hub import resolve
+
+    return resolve(model, allow_network)
 
 
 def _lines(as_json: bool) -> IO[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_validator
 
 from train.adapters.settings import LoraSettings, OftSettings
 from train.data.settings import DataFields, Sources
@@ -24,7 +24,10 @@ class RunConfig(DataFields, LoopFields):
     """Everything that decides a run. Defaults exist for all but adapter, model, data and output."""
 
     adapter: Literal["lora", "oft"] = Field(description="what is trained")
-    model: Path = Field(description="folder of a Qwen2, Qwen2.5 or Qwen3 checkpoint")
+    model: Path = Field(
+        description="folder of a Qwen checkpoint, or its hub id and revision: OWNER/NAME@REVISION"
+    )
+    allow_network: bool = Field(False, description="a model of the hub may be downloaded")
     data: Sources = Field(
         description="training rows: a file, a folder or a glob, or a list of them, each with its weight"
     )
@@ -55,6 +58,14 @@ class RunConfig(DataFields, LoopFields):
 
     num_generations: Whole = Field(3, ge=0, description="prompts answered before and after")
     max_new_tokens: Whole = Field(48, ge=1, description="longest generated answer, in tokens")
+
+    _hub_model: Any = PrivateAttr(None)
+    """The hub's model that was asked for, where `model` is its snapshot's folder."""
+
+    def as_asked(self) -> dict[str, Any]:
+        """The recipe as JSON; a model of the hub by its id."""
+        values = self.model_dump(mode="json")
+        return values | {"model": str(self._hub_model)} if self._hub_model else values
 
     @model_validator(mode="after")
     def _settings_go_together(self) -> RunConfig:

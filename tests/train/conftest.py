@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_families import FAMILIES, VERSION, is_claimed, tiny_model, write_checkpoint
 
 
 @pytest.fixture(scope="session")
@@ -74,3 +76,44 @@ def copy_of(adapter_of: Callable[..., Path], tmp_path: Path) -> Callable[..., Pa
         return folder
 
     return copy
+
+
+@pytest.fixture(scope="session")
+def model_of() -> Callable[[str], Any]:
+    """A copy of the tiny random model of a type; skips where this transformers has none."""
+    made: dict[str, Any] = {}
+
+    def copied(model_type: str) -> Any:
+        if model_type not in made:
+            try:
+                made[model_type] = tiny_model(model_type)
+            except ValueError:
+                assert not is_claimed(FAMILIES[model_type].tested_with)
+                pytest.skip(f"transformers {VERSION} has no {model_type}")
+        return copy.deepcopy(made[model_type])
+
+    return copied
+
+
+@pytest.fixture(scope="session")
+def checkpoint_of(
+    tiny: Path, model_of: Callable[[str], Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """The same as a folder; tests must not write into it."""
+    made: dict[str, Path] = {}
+
+    def written(model_type: str) -> Path:
+        if model_type not in made:
+            folder = tmp_path_factory.mktemp(model_type) / "model"
+            made[model_type] = write_checkpoint(tiny, folder, model_of(model_type))
+        return made[model_type]
+
+    return written
+
+
+@pytest.fixture
+def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The curve takes as long as four steps."""
+    from train.loop import run as module
+
+    monkeypatch.setattr(module, "draw_loss", lambda *_: None)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from train import families
+from train.adapters.names import in_vision, kind_of, last_part
+from train.adapters.reach import misread
 from train.config import RunConfig
 from train.errors import EXIT_CONFIG, EXIT_TRAINING, UserError
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
-
-VISION = "visual"
-"""The part of a module's name that is the vision tower in Qwen's multimodal models."""
 
 
 @dataclass(frozen=True)
@@ -41,31 +43,43 @@ def adapter_module(name: str) -> Any:
 def find_targets(model: PreTrainedModel, config: RunConfig) -> list[Target]:
     """The layers that get an adapter; UserError (exit 78) names every target that matches none.
 
-    `auto` and plain names mean the language model: its linear layers without the output head. The vision
-    tower is reached by `vision`, or by patterns of full names.
+    `auto` means the projections of attention, linear attention and MLP in the language model, for an unknown
+    `model_type` all its linear layers; neither head nor routers. Plain names mean the language model, too.
+    The vision tower is reached by `vision`, or by patterns of full names.
     """
     linear = _linear_layers(model)
-    chosen = _chosen(linear, config.target_modules)
+    family = families.family_of(model.config.model_type)
+    if config.target_modules == "auto" and family:
+        chosen = {name for name in linear if not in_vision(name) and last_part(name) in family.adapts}
+        lost = _misread(model, config, chosen)
+        chosen = {name for name in chosen if last_part(name) not in lost}
+    else:
+        chosen = _chosen(linear, config.target_modules)
     grouped: dict[tuple[str, int, int], list[str]] = defaultdict(list)
     for name, (inputs, outputs) in linear.items():
         if name in chosen:
-            grouped[_kind(name), inputs, outputs].append(name)
+            grouped[kind_of(name), inputs, outputs].append(name)
     return [Target(*key, modules=tuple(names)) for key, names in grouped.items()]
 
 
+def _misread(model: PreTrainedModel, config: RunConfig, names: Iterable[str]) -> set[str]:
+    settings = partial(adapter_module(config.adapter).peft_config, config)
+    return misread(model, map(last_part, names), settings)
+
+
 def _chosen(linear: dict[str, tuple[int, int]], wanted: str | list[str]) -> set[str]:
-    language = {name for name in linear if not _in_vision(name)}
+    language = {name for name in linear if not in_vision(name)}
     if wanted == "auto":
         return language
     if wanted == "vision":
         # Each block's projections; the merger behind the blocks is reached by a pattern.
-        if blocks := {name for name in linear if _in_vision(name) and ".blocks." in name}:
+        if blocks := {name for name in linear if in_vision(name) and ".blocks." in name}:
             return blocks
         raise UserError(
             "target_modules: vision: this model has no vision tower", "auto is for the text", EXIT_CONFIG
         )
     found = {item: _matches(item, linear, language) for item in wanted}
-    kinds = sorted({_kind(name) for name in linear})
+    kinds = sorted({kind_of(name) for name in linear})
     if not wanted:
         raise UserError(
             "target_modules: is empty, nothing would be trained",
@@ -73,7 +87,7 @@ def _chosen(linear: dict[str, tuple[int, int]], wanted: str | list[str]) -> set[
             EXIT_CONFIG,
         )
     if missing := [item for item, names in found.items() if not names]:
-        lines = [f"target_modules: no linear layer is named {item}{_near(item, kinds)}" for item in missing]
+        lines = [f"target_modules: {_why_none(item, kinds)}" for item in missing]
         raise UserError("\n".join(lines), f"this model has {', '.join(kinds)}", EXIT_CONFIG)
     return set().union(*found.values())
 
@@ -83,29 +97,28 @@ def _matches(item: str, linear: dict[str, tuple[int, int]], language: set[str]) 
         return {
             name
             for name in linear
-            if fnmatchcase(name, item) or fnmatchcase(name, f"*.{item}") or _kind(name) == item
+            if fnmatchcase(name, item) or fnmatchcase(name, f"*.{item}") or kind_of(name) == item
         }
-    return {name for name in language if name.rsplit(".", 1)[-1] == item}
+    return {name for name in language if last_part(name) == item}
 
 
-def _in_vision(name: str) -> bool:
-    return VISION in name.split(".")
-
-
-def _kind(name: str) -> str:
-    last = name.rsplit(".", 1)[-1]
-    return f"{VISION}.{last}" if _in_vision(name) else last
+def _why_none(item: str, kinds: list[str]) -> str:
+    if routers := families.routers_among([item]):
+        return f"{routers[0]} is a router of experts, and is never adapted"
+    return f"no linear layer is named {item}{_near(item, kinds)}"
 
 
 def _linear_layers(model: PreTrainedModel) -> dict[str, tuple[int, int]]:
-    """Full name -> (in_features, out_features) of every linear layer but the output head."""
+    """Full name -> (in_features, out_features) of every linear layer but the output head and routers."""
     import torch
 
     head = model.get_output_embeddings()
     return {
         name: (module.in_features, module.out_features)
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and module is not head
+        if isinstance(module, torch.nn.Linear)
+        and module is not head
+        and last_part(name) not in families.ROUTERS
     }
 
 
@@ -125,6 +138,13 @@ def attach(model: PreTrainedModel, config: RunConfig, targets: list[Target]) -> 
     adapter = adapter_module(config.adapter)
     if faults := adapter.faults(config, targets):
         raise UserError("\n".join(faults), adapter.hint(config, targets), EXIT_CONFIG)
+    if lost := _misread(model, config, (target.modules[0] for target in targets)):
+        raise UserError(
+            f"target_modules: {', '.join(sorted(lost))}: PEFT takes these names for experts, which this "
+            "transformers holds as one tensor",
+            f"leave them out, or train {'an oft' if config.adapter == 'lora' else 'another'} adapter",
+            EXIT_CONFIG,
+        )
     settings = adapter.peft_config(config, _names(model, targets))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of adjusted blocks: `faults` and `attached_faults` decide on these
@@ -145,8 +165,8 @@ def _names(model: PreTrainedModel, targets: list[Target]) -> list[str]:
     else the full names.
     """
     due = {name for target in targets for name in target.modules}
-    lasts = {name.rsplit(".", 1)[-1] for name in due}
-    alike = {name for name, _ in model.named_modules() if name.rsplit(".", 1)[-1] in lasts}
+    lasts = {last_part(name) for name in due}
+    alike = {name for name, _ in model.named_modules() if last_part(name) in lasts}
     return sorted(lasts) if alike == due else sorted(due)
 
 
@@ -198,5 +218,11 @@ def kind_module(model: PeftModel) -> Any:
 
 
 def batched(model: PeftModel) -> PeftModel:
-    """The same model; PEFT's layers read from computations that are made once for many of them."""
+    """The same model; PEFT's layers read from computations that are made once for many of them.
+
+    Models of unknown types keep PEFT's own layers.
+    """
+    inside: Any = model.get_base_model()
+    if not families.may_batch(inside.config.model_type):
+        return model
     return kind_module(model).batched(model)

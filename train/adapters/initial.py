@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,14 +72,15 @@ def initial_adapter(
 ) -> tuple[PeftModel, list[attach.Target]]:
     """The model on its device with the adapter that is to be trained, and the layers that have it.
 
-    Fresh weights are drawn on the CPU: the same ones for every device.
+    Fresh weights are drawn on the CPU, by the recipe's seed alone: the same ones for every device.
     Raises UserError (exit 78) where settings, layers and folder do not fit, (exit 70) where PEFT attached to
     others.
     """
     saved = check_init_adapter(config)
     if saved is None:
         targets = attach.find_targets(model, config)
-        adapted = attach.attach(model, config, targets)
+        with _drawing_on_cpu(config.seed):
+            adapted = attach.attach(model, config, targets)
         adapted.to(device_type)
         return adapted, targets
     linear = attach.find_targets(model, config.model_copy(update={"target_modules": ["*"]}))
@@ -105,6 +108,16 @@ def initial_adapter(
         replace(target, modules=tuple(name for name in target.modules if name in has)) for target in linear
     ]
     return adapted, [target for target in kept if target.modules]
+
+
+@contextmanager
+def _drawing_on_cpu(seed: int) -> Iterator[None]:
+    """Random numbers come from the CPU's generator, by this seed alone; its state is put back afterwards."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.random.default_generator.manual_seed(seed)
+        yield
 
 
 def _take_cayley(adapted: PeftModel, exact: bool) -> None:

@@ -16,6 +16,7 @@ from train.adapters.fingerprint import Fingerprint, Probe, difference, make_prob
 from train.data.records import hash_file
 from train.device import versions
 from train.errors import EXIT_CONFIG, UserError
+from train.hub import name_of
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -85,7 +86,7 @@ def write_manifest(saved: AdapterConfig, model: PeftModel, base: Path, hashes: d
         kind=saved.kind,
         parametrisation=parametrisation(saved.kind, saved.values),
         weights=hash_file(saved.weights),
-        base={"folder": base.name, "model_type": inside.config.model_type, "files": base_files(hashes)},
+        base={"folder": name_of(base), "model_type": inside.config.model_type, "files": base_files(hashes)},
         fingerprint=take(model, make_probe(rows)),
         versions=present_versions(),
     )

@@ -44,6 +44,7 @@ def read_config(recipe: Path | None, flags: dict[str, Any], assignments: list[st
 
 def check(config: RunConfig) -> tuple[ChatTemplate, list[FileCheck]]:
     """Look at every row of the recipe's files. UserError (exit 78) for tokenizer, template or settings."""
+    from train import hub
     from train.loop.model import (
         find_stop_tokens,
         load_tokenizer,
@@ -51,6 +52,7 @@ def check(config: RunConfig) -> tuple[ChatTemplate, list[FileCheck]]:
         read_model_config,
     )
 
+    config = hub.resolved(config)
     read_model_config(config.model)
     quiet_libraries()
     template = ChatTemplate(

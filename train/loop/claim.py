@@ -16,7 +16,7 @@ from train.loop import checkpoint
 from train.loop.lines import say
 
 UNFINISHED = ("running", "stopped", "failed")
-FREE = ("resume", "save_steps", "save_total_limit", "device", "sample_cache")
+FREE = ("resume", "save_steps", "save_total_limit", "device", "sample_cache", "allow_network")
 """Fields that may change when a run goes on: they are no part of what it computes. `device`: the same run on
 another device type, which is said."""
 PLACES = ("model", "data", "eval_data", "init_adapter", "output")

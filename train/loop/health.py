@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 from train.errors import EXIT_TRAINING, UserError
+from train.families import may_lack_gradient
 
 if TYPE_CHECKING:
     import torch
@@ -53,9 +54,10 @@ class GradientCheck:
         return f"{total - len(self.without)} of {total} adapter tensors got a gradient"
 
     def enforce(self) -> None:
-        """UserError (exit 70) naming the tensors that nothing would ever change."""
-        if self.without:
-            names = sorted(self.without)
+        """UserError (exit 70) naming the tensors that nothing would ever change; not those of experts: no
+        token may have been sent there yet.
+        """
+        if names := sorted(name for name in self.without if not may_lack_gradient(name)):
             shown = "\n".join(names[:5] + ([f"and {len(names) - 5} more"] if len(names) > 5 else []))
             raise UserError(
                 f"adapter: {self.line()}; without one:\n{shown}",

@@ -36,7 +36,7 @@ class Manifest:
             "status": "running",
             "started": _now(),
             "python": sys.version.split()[0],
-            "recipe": config.model_dump(mode="json"),
+            "recipe": config.as_asked(),
             "seed": config.seed,
         }
         return cls._at(config, content)
@@ -50,7 +50,7 @@ class Manifest:
             if key not in ("reason", "ended")
         }
         resumed = [*content.get("resumed", []), {"at": _now(), "step": step}]
-        changed = {"status": "running", "recipe": config.model_dump(mode="json"), "resumed": resumed}
+        changed = {"status": "running", "recipe": config.as_asked(), "resumed": resumed}
         return cls._at(config, content | changed)
 
     @classmethod

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train import families
 from train.data.records import hash_file
 from train.data.samples import Samples
 from train.data.template import ChatTemplate, TemplateFault
@@ -18,10 +19,6 @@ from train.errors import EXIT_CONFIG, UserError
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
-
-KNOWN_TYPES = ("qwen2", "qwen3")
-"""`model_type` of the families that the tests train; others are tried and said to be untested."""
-
 
 PROBE = "What is momentum? 动量是质量与速度的乘积。"
 """Text that any tokenizer of these families gives back unchanged."""
@@ -53,7 +50,8 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise UserError(
             f"--model {folder}: is no folder",
-            "give a downloaded checkpoint's folder; in a container mount it: -v /path/to/model:/model:ro",
+            "give a downloaded checkpoint's folder; in a container mount it: -v /path/to/model:/model:ro; "
+            "a model of the hub is named OWNER/NAME@REVISION",
             EXIT_CONFIG,
         )
     path = folder / "config.json"
@@ -72,6 +70,18 @@ def read_model_config(folder: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(content, dict) or "model_type" not in content:
         raise UserError(f"{path}: has no model_type", "--model takes a transformers checkpoint", EXIT_CONFIG)
+    if missing := families.missing_here(content["model_type"]):
+        raise UserError(
+            f"{path}: model_type {content['model_type']}: {missing}",
+            "take an image or an environment with that transformers",
+            EXIT_CONFIG,
+        )
+    if (model_type := content["model_type"]) in families.REFUSED:
+        raise UserError(
+            f"{path}: model_type {model_type}: transformers has no text model of its own for it",
+            "give a text checkpoint; train info --families lists what is taken",
+            EXIT_CONFIG,
+        )
     return content
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from train import hub
 from train.adapters.initial import check_init_adapter
 from train.config import RunConfig
 from train.data.sources import find_source
@@ -22,7 +23,7 @@ from train.loop.model import read_model_config
 def check_places(config: RunConfig) -> None:
     """UserError with every place of the recipe that cannot serve; its exit code is that of the first."""
     data = [source.path for source in config.data]
-    checks: list[Callable[[], object]] = [lambda: read_model_config(config.model)]
+    checks: list[Callable[[], object]] = [lambda: _model(config)]
     checks.append(lambda: check_init_adapter(config))
     checks += [partial(find_source, path) for path in (*data, *config.eval_sets().values())]
     checks.append(partial(_not_twice, data))
@@ -39,6 +40,12 @@ def check_places(config: RunConfig) -> None:
         messages = "\n".join(fault.message for fault in faults)
         hints = "; ".join(fault.hint for fault in faults if fault.hint)
         raise UserError(messages, hints, faults[0].exit_code)
+
+
+def _model(config: RunConfig) -> None:
+    """A model that is still to be downloaded can be looked into only then."""
+    if hub.parse(config.model) is None or not config.allow_network:
+        read_model_config(hub.resolved(config).model)
 
 
 def _not_twice(paths: list[Path]) -> None:

@@ -10,9 +10,10 @@ import torch
 from peft import PeftModel
 from transformers import set_seed
 
-from train import device
+from train import device, families, hub
 from train.adapters import attach
 from train.adapters.initial import initial_adapter
+from train.adapters.reach import left_out
 from train.config import RunConfig
 from train.data.mixture import Mixture, load_all, mix
 from train.data.samples import Policies, Samples, load_samples
@@ -23,7 +24,6 @@ from train.loop.checkpoint import Checkpoint
 from train.loop.lines import say, table_lines
 from train.loop.manifest import Manifest
 from train.loop.model import (
-    KNOWN_TYPES,
     check_vocabulary,
     find_stop_tokens,
     hash_in_background,
@@ -65,9 +65,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     quiet_libraries()
     image = read_build_info()
     model_config = read_model_config(config.model)
-    if model_config["model_type"] not in KNOWN_TYPES:
-        known = ", ".join(KNOWN_TYPES)
-        say([f"note: model type {model_config['model_type']} is not one that isotune tests: {known}"])
+    say(families.notes(model_config))
     choices = device.choose(config, image)
     set_seed(config.seed)
     tokenizer = load_tokenizer(config.model)
@@ -87,7 +85,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     set_seed(config.seed)  # the adapter's first weights do not depend on what loading drew
     adapted, targets = initial_adapter(model, config, choices.device.value)
     table = attach.target_table(adapted, targets)
-    say(table_lines(table))
+    say(table_lines(table) + (left_out(adapted) if config.target_modules == "auto" else []))
     manifest.update(
         image=image.content if image else None,
         versions=facts["versions"],
@@ -97,7 +95,8 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
             "folder": str(config.model),
             "model_type": model_config["model_type"],
             "vocab_size": vocab_size,
-        },
+        }
+        | hub.facts(config),
         data=[vars(part.summary) for part in parts],
         targets=[vars(row) for row in table],
     )

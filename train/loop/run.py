@@ -12,6 +12,7 @@ from typing import Any
 from peft import PeftModel
 from transformers import GenerationConfig
 
+from train import hub
 from train.adapters import attach, oft
 from train.adapters.drift import DriftWatch
 from train.adapters.manifest import write_manifest
@@ -49,6 +50,7 @@ def run(config: RunConfig) -> Outcome:
     `failed` and why. Raises Stopped on a signal.
     """
     started = time.perf_counter()
+    config = hub.resolved(config)
     with resume.begun(config) as (manifest, start):
         started -= seconds_before(start)[0]
         prepared = prepare(config, manifest, start)
@@ -94,7 +96,7 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     draw_loss(
         metrics.steps,
         config.output / "loss.png",
-        f"{config.adapter}, {config.model.name}",
+        f"{config.adapter}, {hub.name_of(config.model)}",
         math.log(prepared.vocab_size),
     )
     parts = [part.summary for part in prepared.parts]

@@ -5,27 +5,47 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from train import families, hub
 from train.adapters.manifest import parametrisation
 from train.adapters.saved import CONFIG, AdapterConfig, read_adapter_config, read_json
 from train.errors import EXIT_CONFIG, UserError
+from train.loop.model import read_model_config
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """The facts of a folder, by part: `run`, `adapter`, `base`, `versions`, `results`, as far as it has them.
+    """The facts of a folder, by part: `run`, `adapter`, `base`, `versions`, `results`, as far as it has them;
+    `model` for a checkpoint.
 
-    UserError (exit 78) where it is neither, or its files are broken.
+    UserError (exit 78) where it is none of them, or its files are broken.
     """
     if (folder / "run.json").is_file():
         facts = _run(read_json(folder / "run.json"))
         adapter = folder / "adapter"
         return facts | (_adapter(read_adapter_config(adapter)) if (adapter / CONFIG).exists() else {})
+    if (folder / "config.json").is_file() and not (folder / CONFIG).exists():
+        return {"model": _model(folder)}
     if folder.is_dir() and not (folder / CONFIG).exists():
         raise UserError(
-            f"{folder}: has neither run.json nor {CONFIG}",
-            "give a run's --output folder, or an adapter's",
+            f"{folder}: has neither run.json nor {CONFIG} nor config.json",
+            "give a run's --output folder, an adapter's, or a checkpoint's",
             EXIT_CONFIG,
         )
     return _adapter(read_adapter_config(folder))
+
+
+def _model(folder: Path) -> dict[str, Any]:
+    """What a checkpoint is, and what is known of its family."""
+    content = read_model_config(folder)
+    family = families.family_of(content["model_type"])
+    facts = {"folder": str(folder), "name": hub.name_of(folder), "model_type": content["model_type"]}
+    if family is None:
+        return facts | {"family": "not one that isotune tests", "packing": False}
+    return facts | {
+        "family": family.name,
+        "auto adapts": family.parts,
+        "tested with transformers": list(family.tested_with),
+        "packing": families.may_pack(content),
+    }
 
 
 def _run(content: dict[str, Any]) -> dict[str, Any]:

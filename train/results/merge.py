@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from train import __version__
+from train import __version__, hub
 from train.adapters import oft
 from train.adapters.fingerprint import (
     difference,
@@ -120,7 +120,7 @@ def _report(options: MergeOptions, dtype: str, checks: dict[str, Any]) -> dict[s
         "schema": 1,
         "isotune": __version__,
         "versions": present_versions(),
-        "base": {"folder": options.model.name, "files": base_files(hash_folder(options.model))},
+        "base": {"folder": hub.name_of(options.model), "files": base_files(hash_folder(options.model))},
         "adapter": {
             "folder": str(options.adapter),
             "kind": saved.kind,

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from train import families
 from train.adapters.saved import load_adapter, read_adapter_config
 from train.data.template import ChatTemplate
 from train.device import DeviceChoices, choose
 from train.errors import UserError
 from train.image import read_build_info
 from train.loop.model import (
-    KNOWN_TYPES,
     find_stop_tokens,
     load_model,
     load_tokenizer,
@@ -67,18 +67,14 @@ def open_checkpoint(options: ModelOptions, lines: IO[str]) -> Opened:
         hints = "; ".join(fault.hint for fault in faults if fault.hint)
         raise UserError("\n".join(fault.message for fault in faults), hints, faults[0].exit_code)
     quiet_libraries()
-    if model_config["model_type"] not in KNOWN_TYPES:
-        known = ", ".join(KNOWN_TYPES)
-        print(
-            f"note: model type {model_config['model_type']} is not one that isotune tests: {known}",
-            file=lines,
-        )
+    for note in families.notes(model_config):
+        print(note, file=lines)
     choices = choose(options, read_build_info())
     template = ChatTemplate(
         load_tokenizer(options.model), options.thinking, chat_template=_own_template(options, lines)
     )
     stop_token_ids = find_stop_tokens(template, options.model)
-    return Opened(options, model_config, template, stop_token_ids, choices)
+    return Opened(options, families.of_text(model_config), template, stop_token_ids, choices)
 
 
 def _own_template(options: ModelOptions, lines: IO[str]) -> Path | None:
