@@ -14,6 +14,7 @@ from train import device
 from train.adapters import attach
 from train.adapters.initial import initial_adapter
 from train.config import RunConfig
+from train.data.packing import check_lengths
 from train.data.samples import Samples, load_samples
 from train.data.template import ChatTemplate
 from train.image import read_build_info
@@ -75,6 +76,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
         if config.eval_data
         else None
     )
+    check_lengths([samples, eval_samples], config.per_device_tokens)
     inputs = resume.identify(config, [samples, eval_samples])
     resume.require_same_inputs(start, inputs, config)
     facts = {"versions": device.versions(), "device": choices.values()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from train.data.collate import collate
+from train.data.collate import pad
 from train.data.samples import load_samples
 from train.data.template import IGNORED, ChatTemplate, Sample
 from train.errors import EXIT_DATA, UserError
@@ -83,7 +83,7 @@ def test_an_empty_file_is_an_error(template: Any, write_rows: Callable[..., Path
 
 def test_padding_is_masked_by_position_even_where_the_pad_is_the_stop_token() -> None:
     short, long = Sample([5, 2], [IGNORED, 2], "f:1"), Sample([5, 6, 7, 2], [IGNORED, 6, 7, 2], "f:2")
-    batch = collate([short, long], pad_token_id=2)
+    batch = pad([short, long], 2)
     assert batch["input_ids"].tolist() == [[5, 2, 2, 2], [5, 6, 7, 2]]
     assert batch["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
     assert batch["labels"].tolist() == [[IGNORED, 2, IGNORED, IGNORED], [IGNORED, 6, 7, 2]]
