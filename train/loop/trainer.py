@@ -102,9 +102,8 @@ class RunTrainer(ResumableTrainer):
         self.start = start
         self.totals = Totals(**start.content["since_last_metrics"]) if start else Totals()
         self.in_step = Totals()
-        self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = (
-            True  # compute_loss divides by the step's
-        )
+        # compute_loss divides by the target tokens of the whole step.
+        self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         config = saver.config
         attention = core.config._attn_implementation
         self.packing = choose_packing(config.packing, core, attention, self._agree, self.accelerator.autocast)
