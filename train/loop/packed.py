@@ -11,8 +11,9 @@ import torch
 from train.data.collate import pack, pad
 from train.data.template import Sample
 from train.device import Choice
-from train.errors import EXIT_UNAVAILABLE, UserError
+from train.errors import EXIT_CONFIG, EXIT_UNAVAILABLE, UserError
 from train.loop.attention import BY_SAMPLE, no_mask
+from train.loop.checkpoint import Checkpoint
 from train.loop.loss import target_loss
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -62,6 +63,19 @@ def choose_packing(
             EXIT_UNAVAILABLE,
         )
     return Choice("padded", f"packed rows fail the probe: {failed}")
+
+
+def require_same_batches(method: str, start: Checkpoint | None, tokens: int | None) -> None:
+    """UserError (exit 78) where a run by tokens goes on with padding and began without it, or the reverse:
+    its place in the data is a number of batches, and these would be others.
+    """
+    then = start.content.get("packing", method) if start else method
+    if tokens is not None and (then == "padded") != (method == "padded"):
+        raise UserError(
+            f"packing: the run so far had its batches {then}, on this device they are {method}",
+            "go on where it began, or begin anew in another --output",
+            EXIT_CONFIG,
+        )
 
 
 @contextlib.contextmanager

@@ -22,7 +22,14 @@ from train.loop.callback import RunCallback
 from train.loop.checkpoint import Checkpoint
 from train.loop.loss import TargetLoss, target_loss
 from train.loop.metrics import Totals
-from train.loop.packed import batch_of, choose_packing, forward_context, set_method, split_batch
+from train.loop.packed import (
+    batch_of,
+    choose_packing,
+    forward_context,
+    require_same_batches,
+    set_method,
+    split_batch,
+)
 from train.loop.saver import Saver
 from train.loop.state import ResumableTrainer
 from train.stop import REQUEST
@@ -108,6 +115,8 @@ class RunTrainer(ResumableTrainer):
         attention = core.config._attn_implementation
         self.packing = choose_packing(config.packing, core, attention, self._agree, self.accelerator.autocast)
         set_method(core, self.packing.value, attention)
+        require_same_batches(self.packing.value, start, config.per_device_tokens)
+        saver.facts["packing"] = self.packing.value
         self.collate = partial(batch_of, filler_id=pad_token_id, method=self.packing.value)
         is_packed = self.packing.value != "padded"
         self.budget = Budget(config.per_device_train_batch_size, config.per_device_tokens, is_packed)

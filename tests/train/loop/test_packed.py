@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.loop.conftest import cut_back, exact, go, read
+from tests.train.loop.conftest import cut_back, exact, go, read, reseal
 from train.data.collate import pack
 from train.data.template import Sample
 from train.errors import EXIT_CONFIG, EXIT_UNAVAILABLE, UserError
@@ -257,6 +258,13 @@ def test_a_run_by_tokens_goes_on_to_the_last_digit(short: dict[str, Any], tmp_pa
     folder = cut_back(tmp_path / "whole", tmp_path / "resumed", 2)
     go(fields, output=folder)
     assert exact(folder) == whole
+
+    other = cut_back(tmp_path / "whole", tmp_path / "padded", 2)
+    path = other / "checkpoints" / "step-2"
+    content = read(path / "checkpoint.json") | {"packing": "padded"}
+    reseal(path, "checkpoint.json", json.dumps(content))
+    with pytest.raises(UserError, match="had its batches padded, on this device they are by sample"):
+        go(fields, output=other)
 
 
 def test_a_sample_that_exceeds_the_tokens_of_a_forward_stops_the_run(short: dict[str, Any]) -> None:
