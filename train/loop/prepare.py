@@ -16,6 +16,7 @@ from train.adapters.initial import initial_adapter
 from train.adapters.reach import left_out
 from train.config import RunConfig
 from train.data.mixture import Mixture, load_all, mix
+from train.data.packing import check_lengths
 from train.data.samples import Policies, Samples, load_samples
 from train.data.template import ChatTemplate
 from train.image import read_build_info
@@ -72,6 +73,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     template = ChatTemplate(tokenizer, config.thinking, config.train_on, config.chat_template)
     stop_token_ids = find_stop_tokens(template, config.model)
     parts, samples, eval_samples = _load(config, template)
+    check_lengths(parts, config.per_device_tokens)
     inputs = resume.identify(config, parts)
     resume.require_same_inputs(start, inputs, config)
     facts = {"versions": device.versions(), "device": choices.values()}

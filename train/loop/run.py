@@ -82,7 +82,7 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     with contextlib.closing(MetricsFile(config.output / "metrics.jsonl", *kept)) as metrics:
         gradients = health.GradientCheck(parameters)
         saver = Saver(config, prepared.facts, {"answers": answers}, metrics, gradients, run_started)
-        results = _train(prepared, saver)
+        results = _train(prepared, saver, manifest)
     health.require_moved(first, {name: parameter.detach().cpu() for name, parameter in parameters.items()})
     if config.adapter == "oft":
         results["orthogonality_error"] = oft.orthogonality_error(model)
@@ -105,7 +105,7 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     return Outcome(model, results | {"generations": generations})
 
 
-def _train(prepared: Prepared, saver: Saver) -> dict[str, Any]:
+def _train(prepared: Prepared, saver: Saver, manifest: Manifest) -> dict[str, Any]:
     config, choices, start = prepared.config, prepared.choices, prepared.start
     held_out = [sample for part in prepared.eval_samples.values() for sample in part.samples]
     metrics, gradients = saver.metrics, saver.gradients
@@ -119,6 +119,8 @@ def _train(prepared: Prepared, saver: Saver) -> dict[str, Any]:
         saver=saver,
         start=start,
     )
+    say(trainer.batch_lines())
+    manifest.update(device=manifest.content["device"] | {"packing": vars(trainer.packing)})
     if start:
         saver.before["eval_loss"] = start.content["before"]["eval_loss"]
     else:

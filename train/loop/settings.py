@@ -17,6 +17,14 @@ class LoopFields(Strict):
         None, ge=1, description="stop after so many steps, whatever num_train_epochs says"
     )
     per_device_train_batch_size: Whole = Field(4, ge=1, le=65_536, description="samples of one forward")
+    per_device_tokens: Whole | None = Field(
+        None, ge=1, description="tokens of one forward, in place of per_device_train_batch_size"
+    )
+    packing: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="samples of one forward in one row, without padding; auto: where a probe on the model "
+        "finds them kept apart; on: or else stop; off: padded to the longest",
+    )
     gradient_accumulation_steps: Whole = Field(1, ge=1, le=65_536)
     learning_rate: Number = Field(2e-4, gt=0)
     lr_scheduler_type: Literal["cosine", "linear", "constant", "constant_with_warmup"] = "cosine"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
-from torch.utils.data import Sampler
 from transformers import Trainer
 
 from train.errors import EXIT_CONFIG, EXIT_TRAINING, UserError
@@ -43,26 +41,6 @@ def set_random_states(states: dict[str, Any], device_type: str) -> None:
     torch.random.set_rng_state(states["cpu"])
     if device_type in states and device_type != "cpu":
         getattr(torch, device_type).set_rng_state(states[device_type])
-
-
-class EpochSampler(Sampler[int]):
-    """Another order of the samples in each epoch, from seed and epoch alone.
-
-    The library's own sampler is told its epoch by a data loader that counts from zero after a resume
-    (transformers 4.57 with accelerate 1.12): the rest of an epoch would then be of another order.
-    """
-
-    def __init__(self, num_samples: int, seed: int, epoch: Callable[[], int]) -> None:
-        self.num_samples = num_samples
-        self.seed = seed
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed + self.epoch())
-        yield from torch.randperm(self.num_samples, generator=generator).tolist()
-
-    def __len__(self) -> int:
-        return self.num_samples
 
 
 class ResumableTrainer(Trainer):
@@ -102,11 +80,6 @@ class ResumableTrainer(Trainer):
                 "use the transformers of this image's lock",
                 EXIT_TRAINING,
             )
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
-        samples: Any = self.train_dataset
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        return EpochSampler(len(samples), seed, lambda: int(self.state.epoch or 0))
 
     def _load_from_checkpoint(self, *rest: Any, **named: Any) -> None:
         """The adapter is in the model already: train/loop/resume.py checks it and puts it there."""

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
 from train.config import RunConfig
-from train.data.collate import collate
-from train.data.template import IGNORED, Sample
+from train.data.packing import NUM_PLANS, Budget, EpochBatches, in_order
+from train.data.template import Sample
 from train.device import DeviceChoices
 from train.loop.callback import RunCallback
 from train.loop.checkpoint import Checkpoint
+from train.loop.loss import TargetLoss, target_loss
 from train.loop.metrics import Totals
+from train.loop.packed import (
+    batch_of,
+    choose_packing,
+    forward_context,
+    require_same_batches,
+    set_method,
+    split_batch,
+)
 from train.loop.saver import Saver
 from train.loop.state import ResumableTrainer
 from train.stop import REQUEST
@@ -25,7 +37,7 @@ from train.stop import REQUEST
 
 def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path) -> TrainingArguments:
     """The recipe in the Trainer's words. Nothing reports anywhere; nothing is saved behind our back."""
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(scratch),
         num_train_epochs=config.num_train_epochs,
         max_steps=config.max_steps or -1,
@@ -57,13 +69,17 @@ def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path)
         dataloader_pin_memory=choices.pinned_memory.value,
         dataloader_num_workers=0,
     )
+    # Several devices in one process would be torch's DataParallel: a packed row cannot be cut for it.
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    return arguments
 
 
 class RunTrainer(ResumableTrainer):
     """A Trainer over samples that counts real and target tokens, and saves checkpoints when it is told to.
 
-    The loss is the model's, per target token. `totals`: of whole steps since the last line of metrics;
-    `in_step`: of the batches of the step that is under way.
+    The loss of a step is the sum over its target tokens, of all its batches and ranks, by their number.
+    `packing`: how the samples of a batch are kept apart, and why. `totals`: of whole steps since the last
+    line of metrics; `in_step`: of the batches of the step that is under way.
     """
 
     def __init__(
@@ -77,12 +93,12 @@ class RunTrainer(ResumableTrainer):
         saver: Saver,
         start: Checkpoint | None,
     ) -> None:
+        core: Any = model
         super().__init__(
             model=model,
             args=arguments,
             train_dataset=samples,
             eval_dataset=eval_samples,
-            data_collator=partial(collate, pad_token_id=pad_token_id),
             callbacks=[callback],
         )
         self.remove_callback(PrinterCallback)
@@ -93,6 +109,92 @@ class RunTrainer(ResumableTrainer):
         self.start = start
         self.totals = Totals(**start.content["since_last_metrics"]) if start else Totals()
         self.in_step = Totals()
+        # compute_loss divides by the target tokens of the whole step.
+        self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
+        config = saver.config
+        attention = core.config._attn_implementation
+        self.packing = choose_packing(config.packing, core, attention, self._agree, self.accelerator.autocast)
+        set_method(core, self.packing.value, attention)
+        require_same_batches(self.packing.value, start, config.per_device_tokens)
+        saver.facts["packing"] = self.packing.value
+        self.collate = partial(batch_of, filler_id=pad_token_id, method=self.packing.value)
+        is_packed = self.packing.value != "padded"
+        self.budget = Budget(config.per_device_train_batch_size, config.per_device_tokens, is_packed)
+
+    def batch_lines(self) -> list[str]:
+        """How samples are batched, in words."""
+        batches = len(self.get_train_dataloader())
+        size = f"{self.budget.tokens} tokens" if self.budget.tokens else f"{self.budget.samples} samples"
+        note = []
+        if getattr(getattr(self.model, "config", None), "output_router_logits", False):
+            note = ["note: output_router_logits is on: the model's own loss of its experts' balance is added"]
+        return [
+            f"packing: {self.packing.value} ({self.packing.reason})",
+            f"batches: at most {size} of one forward, {batches} batches per device and epoch",
+            *note,
+        ]
+
+    def _agree(self, yes: bool) -> bool:
+        """Whether all ranks say yes."""
+        return self._sum(0 if yes else 1)[0] == 0
+
+    def _sum(self, *figures: float) -> list[float]:
+        """Each figure's sum over all ranks."""
+        if self.args.world_size == 1:
+            return list(figures)
+        mine = torch.tensor(figures, dtype=torch.float32, device=self.args.device)
+        return self.accelerator.reduce(mine, "sum").tolist()
+
+    def get_train_dataloader(self) -> DataLoader:
+        """This rank's batches of each epoch; accelerate would deal out single samples."""
+        samples: Any = self.train_dataset
+        args = self.args
+        batches = EpochBatches(
+            [len(sample.input_ids) for sample in samples],
+            self.budget,
+            args.seed,
+            lambda: int(self.state.epoch or 0),
+            args.process_index,
+            args.world_size,
+            args.num_train_epochs if args.max_steps < 0 else NUM_PLANS,
+        )
+        return DataLoader(
+            samples,
+            batch_sampler=batches,
+            collate_fn=self.collate,
+            pin_memory=args.dataloader_pin_memory,
+            generator=torch.Generator().manual_seed(args.seed),  # or it draws from the one that dropout uses
+        )
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, *rest: Any, **named: Any
+    ) -> tuple[list[Any], Any]:
+        """The batches of a step on this rank, and the target tokens of the step on all ranks."""
+        batches = list(islice(epoch_iterator, num_batches))
+        return batches, max(1.0, self._sum(sum(batch["num_target_tokens"] for batch in batches))[0])
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """This batch's part of the step's loss; the mean over all ranks, as DDP takes it, makes their sum."""
+        found = self._loss(model, inputs)
+        loss = found.total * (self.args.world_size / num_items_in_batch)
+        if found.auxiliary is not None:
+            loss = loss + found.auxiliary / self.current_gradient_accumulation_steps
+        return loss
+
+    def _loss(self, model: Any, inputs: dict[str, Any]) -> TargetLoss:
+        inputs, labels = split_batch(inputs, self.packing.value)
+        with forward_context(self.packing.value):
+            return target_loss(model, self.model, inputs, labels)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Not counted: the Trainer would walk all parameters in each batch."""
+        return 0
 
     def train_to_the_end(self) -> None:
         """Train the steps that are left; after a resume these can be none."""
@@ -109,22 +211,22 @@ class RunTrainer(ResumableTrainer):
         """Mean loss over all target tokens of the evaluation samples (nats), whatever the batch size."""
         model: Any = self.model
         model.eval()
-        total, count = 0.0, 0
-        for batch in self.get_eval_dataloader():
-            inputs = self._prepare_inputs(batch)
-            targets = int((inputs["labels"][:, 1:] != IGNORED).sum())
+        samples: Any = self.eval_dataset
+        rows = in_order([len(sample.input_ids) for sample in samples], self.budget)
+        total, count = 0.0, 0.0
+        for row in rows[self.args.process_index :: self.args.world_size]:
+            inputs: Any = self._prepare_inputs(self.collate([samples[index] for index in row]))
             # As training computes, also where train() has not wrapped the model yet, or had no step left.
             with torch.no_grad(), self.accelerator.autocast():
-                loss: Any = self.compute_loss(model, inputs)
-            total += loss.item() * targets
-            count += targets
+                total += self._loss(model, inputs).total.item()
+            count += inputs["num_target_tokens"]
+        total, count = self._sum(total, count)
         return total / count
 
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], *rest: Any, **named: Any
     ) -> torch.Tensor:
-        num_tokens = int(inputs["attention_mask"].sum())
-        num_target_tokens = int((inputs["labels"][:, 1:] != IGNORED).sum())
+        num_tokens, num_target_tokens = inputs["num_tokens"], inputs["num_target_tokens"]
         loss = super().training_step(model, inputs, *rest, **named)
         self.in_step.add(Totals(loss.detach(), 0, num_tokens, num_target_tokens))
         return loss
@@ -134,7 +236,11 @@ class RunTrainer(ResumableTrainer):
         return time.perf_counter() - self.callback.started
 
     def end_step(self) -> None:
-        """The step's sums are now those of a whole step."""
+        """The step's sums, over all ranks, are now those of a whole step."""
+        step = self.in_step
+        if self.args.world_size > 1:
+            loss, tokens, targets = self._sum(float(step.loss), step.num_tokens, step.num_target_tokens)
+            self.in_step = Totals(loss / self.args.world_size, 0, int(tokens), int(targets))
         self.in_step.num_steps = 1
         self.totals.add(self.in_step)
         self.in_step = Totals()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from train.adapters.fingerprint import without_adapter
-from train.data.collate import collate
+from train.data.collate import pad
 from train.data.samples import Policies, load_samples
-from train.data.template import IGNORED, Sample
+from train.data.template import Sample
 from train.device import versions
 from train.errors import EXIT_TRAINING, UserError
 from train.loop.model import check_vocabulary
@@ -30,30 +30,24 @@ class Score:
 def score(model: Any, samples: Sequence[Sample], pad_token_id: int, batch_size: int) -> Score:
     """Score a causal model on samples; UserError (exit 70) where the loss is not finite.
 
-    Logits are computed only at positions that predict a target token of some sample in the batch.
+    Logits are computed only at positions that predict a target token, some at a time, as in training.
     """
     import torch
+
+    from train.loop.loss import target_loss
+    from train.loop.packed import split_batch
 
     device = next(model.parameters()).device
     ordered = sorted(samples, key=lambda sample: len(sample.input_ids))  # little padding
     loss, hits, count = 0.0, 0, 0
     for start in range(0, len(ordered), batch_size):
-        batch = collate(ordered[start : start + batch_size], pad_token_id)
-        wanted = batch["labels"][:, 1:]
-        kept = (wanted != IGNORED).any(0).nonzero().flatten()
-        wanted = wanted[:, kept].to(device)
+        batch = pad(ordered[start : start + batch_size], pad_token_id)
+        moved = {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
         with torch.no_grad():
-            logits = model(
-                input_ids=batch["input_ids"].to(device),
-                attention_mask=batch["attention_mask"].to(device),
-                logits_to_keep=kept.to(device),
-                use_cache=False,
-            ).logits
-        is_target = wanted != IGNORED
-        found, targets = logits[is_target].float(), wanted[is_target]
-        loss += torch.nn.functional.cross_entropy(found, targets, reduction="sum").item()
-        hits += int((found.argmax(-1) == targets).sum())
-        count += len(targets)
+            found = target_loss(model, model, *split_batch(moved, "padded"), count_hits=True)
+        loss += found.total.item()
+        hits += int(found.hits) if found.hits is not None else 0
+        count += batch["num_target_tokens"]
     if not math.isfinite(loss):
         raise UserError(f"loss is {loss}", "take precision fp32, or bf16 for fp16", EXIT_TRAINING)
     return Score(loss / count, math.exp(min(loss / count, 700)), hits / count)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conversations import chat
 
-from train.data.collate import collate
+from train.data.collate import pad
 from train.data.samples import Policies, load_samples
 from train.data.template import IGNORED, ChatTemplate, Sample
 from train.errors import EXIT_DATA, UserError
@@ -87,7 +87,7 @@ def test_an_empty_file_is_an_error(template: Any, write_rows: Callable[..., Path
 
 def test_padding_is_masked_by_position_even_where_the_pad_is_the_stop_token() -> None:
     short, long = Sample([5, 2], [IGNORED, 2], "f:1"), Sample([5, 6, 7, 2], [IGNORED, 6, 7, 2], "f:2")
-    batch = collate([short, long], pad_token_id=2)
+    batch = pad([short, long], 2)
     assert batch["input_ids"].tolist() == [[5, 2, 2, 2], [5, 6, 7, 2]]
     assert batch["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
     assert batch["labels"].tolist() == [[IGNORED, 2, IGNORED, IGNORED], [IGNORED, 6, 7, 2]]
@@ -224,7 +224,7 @@ def test_split_conversations_are_counted_and_turns_beyond_the_limit_left_out_by_
 def test_the_stop_token_is_learned_where_it_is_the_pad_token_too(template: Any) -> None:
     records = [chat("a", "b"), chat("a", "a longer answer")]
     samples = [template.sample(record) for record in records]
-    batch = collate(samples, pad_token_id=template.stop_token_id())
+    batch = pad(samples, template.stop_token_id())
     for sample, labels in zip(samples, batch["labels"].tolist(), strict=True):
         assert labels.count(template.stop_token_id()) == 1
         assert labels[len(sample.input_ids) - 1] == template.stop_token_id()

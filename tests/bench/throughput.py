@@ -1,0 +1,196 @@
+"""Fine-tuning throughput and peak memory against other trainers, on the same checkpoint and rows.
+
+    python tests/bench/throughput.py [--rows N] [--rounds N] [--threads N] [--peers FOLDER]
+        [--contenders NAME ...] [--data-rows N] [--json]
+
+ISOTUNE_TEST_QWEN3 names a folder with the Qwen3 tokenizer. Each contender trains one epoch in a process of
+its own, in every round once, in another order each time; figures are medians. `--peers` is where TRL and
+LLaMA-Factory have, or get, environments of their own; without it they are skipped. Wants a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import peers
+from contender import CONTENDERS
+from workload import useful_operations, write_model, write_rows
+
+# Name of the bar -> whose figure, against whose, which, and the bound: a floor of speed, a ceiling of memory.
+BARS = {
+    "tokens/s of LLaMA-Factory's default": ("isotune", "LLaMA-Factory", "seconds", 2.2),
+    "tokens/s of TRL's default": ("isotune", "TRL", "seconds", 3.5),
+    "tokens/s of LLaMA-Factory's best": ("isotune", "LLaMA-Factory, best", "seconds", 1.3),
+    "tokens/s of TRL's best": ("isotune", "TRL, best", "seconds", 1.3),
+    "memory of LLaMA-Factory's default": ("isotune", "LLaMA-Factory", "peak_memory_bytes", 0.75),
+    "leanest memory of TRL's leanest": (
+        "isotune, checkpointing",
+        "TRL, leanest",
+        "peak_memory_bytes",
+        1.0,
+    ),
+}
+BENCH = Path(__file__).resolve().parent
+
+
+def measure(options: argparse.Namespace, place: Path) -> dict[str, Any]:
+    """All figures of all contenders, and the bars that can be judged."""
+    tokenizer = Path(os.environ["ISOTUNE_TEST_QWEN3"])
+    write_model(place / "model", tokenizer)
+    rows = write_rows(place, tokenizer, options.rows)
+    pythons = {name: peers.python_of(name, options.peers) for name in options.contenders}
+    skipped = [name for name, python in pythons.items() if python is None]
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in pythons if name not in skipped}
+    order, rates = list(taken), []
+    for number in range(options.rounds):
+        random.Random(number).shuffle(order)
+        rates.append(matmul_rate(options.threads))
+        for name in order:
+            taken[name].append(run(str(pythons[name]), name, place, options.threads))
+    figures = {name: in_words(results, rows) for name, results in taken.items()}
+    share = useful_operations(rows) / statistics.median(rates)
+    for found in figures.values():
+        found["share_of_matmul_rate"] = share / found["seconds"]
+    settings = {name: CONTENDERS[name][1] for name in figures}
+    report = {"rows": rows, "matmul_rate": statistics.median(rates), "figures": figures, "settings": settings}
+    if options.data_rows:
+        report["data"] = data_cost(place, options.data_rows)
+    return report | {"skipped": skipped, "load": list(os.getloadavg()), "bars": judge(figures)}
+
+
+def run(python: str, name: str, place: Path, threads: int) -> dict[str, float]:
+    """One contender's epoch in a new process; what it says on stderr is shown where it fails."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "BENCH_STARTED": str(time.time())}
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment |= {"HF_HOME": str(place / "hub"), "DISABLE_VERSION_CHECK": "1"}
+    environment["PYTHONPATH"] = str(BENCH.parent.parent) if python == sys.executable else ""
+    command = [python, str(BENCH / "contender.py"), name, str(place), str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=place, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{name}: exit {done.returncode}\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def in_words(results: list[dict[str, float]], rows: dict[str, int]) -> dict[str, float]:
+    """The medians over the rounds. Tokens are those of the rows, without padding, the same for everyone."""
+    found = {name: statistics.median(result[name] for result in results) for name in results[0]}
+    rates = {name: rows[f"num_{name}"] / found["seconds"] for name in ("target_tokens", "tokens")}
+    return found | {f"{name}_per_second": value for name, value in rates.items()}
+
+
+def judge(figures: dict[str, dict[str, float]]) -> dict[str, dict[str, Any]]:
+    """The bars whose contenders ran."""
+    bars = {}
+    for title, (mine, other, figure, bound) in BARS.items():
+        if mine not in figures or other not in figures:
+            continue
+        ratio = figures[mine][figure] / figures[other][figure]
+        value = 1 / ratio if figure == "seconds" else ratio
+        bars[title] = {"value": value, "bound": bound, "ok": _holds(figure, value, bound)}
+    return bars
+
+
+def _holds(figure: str, value: float, bound: float) -> bool:
+    return value >= bound if figure == "seconds" else value <= bound
+
+
+def matmul_rate(threads: int) -> float:
+    """Floating-point operations per second of fp32 products of the model's widest layer."""
+    import torch
+
+    torch.set_num_threads(threads)
+    left, right = torch.randn(1440, 896), torch.randn(4864, 896)
+    left @ right.T
+    started = time.perf_counter()
+    for _ in range(20):
+        left @ right.T
+    return 20 * 2 * left.numel() * len(right) / (time.perf_counter() - started)
+
+
+DATA_COST = """
+import json, resource, sys, time
+from pathlib import Path
+from train.data.samples import load_samples
+from train.data.template import ChatTemplate
+from train.loop.model import load_tokenizer
+template = ChatTemplate(load_tokenizer(Path(sys.argv[1])))
+started = time.perf_counter()
+load_samples(Path(sys.argv[2]), template, 2048, "drop")
+seconds = time.perf_counter() - started
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"seconds": seconds, "peak_memory_bytes": peak}))
+"""
+
+
+def data_cost(place: Path, count: int) -> dict[str, float]:
+    """Seconds and peak memory of reading, checking and tokenising so many short rows."""
+    path = place / "many.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(count):
+            row = {"instruction": f"What is {number} plus {number}?", "output": f"It is {2 * number}."}
+            file.write(json.dumps(row) + "\n")
+    command = [sys.executable, "-c", DATA_COST, str(place / "model"), str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(BENCH.parent.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return {"num_rows": count, **json.loads(done.stdout)}
+
+
+def show(report: dict[str, Any]) -> None:
+    """The figures as a table."""
+    rows = report["rows"]
+    print(
+        f"{rows['num_rows']} rows, {rows['num_tokens']} tokens, {rows['num_target_tokens']} of them targets, "
+        f"longest {rows['longest']}; matmul {report['matmul_rate'] / 1e9:.0f} GFLOP/s; load {report['load']}"
+    )
+    print(f"{'':24}{'s':>8}{'target/s':>10}{'tokens/s':>10}{'peak GB':>9}{'1st step':>10}{'of matmul':>11}")
+    for name, found in report["figures"].items():
+        print(
+            f"{name:24}{found['seconds']:8.1f}{found['target_tokens_per_second']:10.1f}"
+            f"{found['tokens_per_second']:10.1f}{found['peak_memory_bytes'] / 1e9:9.2f}"
+            f"{found['first_step']:9.1f}s{found['share_of_matmul_rate']:11.0%}"
+        )
+    for name, settings in report["settings"].items():
+        print(f"{name}: {settings or 'defaults'}")
+    for name in report["skipped"]:
+        print(f"{name}: skipped: --peers names no folder for its environment")
+    if data := report.get("data"):
+        memory = data["peak_memory_bytes"] / 1e9
+        print(f"{data['num_rows']} short rows: {data['seconds']:.1f} s, {memory:.2f} GB")
+    for name, bar in report["bars"].items():
+        print(f"{name:40} {bar['value']:.2f}, bound {bar['bound']}{'' if bar['ok'] else ': falls short'}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table, or one JSON object; 1 where a bar falls short."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=160)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--peers", type=Path, help="folder with the peers' environments; made where missing")
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--data-rows", type=int, default=100_000, help="0: without the cost of data")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        report = measure(options, Path(folder))
+    if options.json:
+        print(json.dumps(report, indent=2))
+    else:
+        show(report)
+    return 0 if all(bar["ok"] for bar in report["bars"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
