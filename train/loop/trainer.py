@@ -15,11 +15,14 @@ from train.config import RunConfig
 from train.data.collate import collate
 from train.data.template import IGNORED, Sample
 from train.device import DeviceChoices
+from train.errors import UserError
 from train.loop.callback import RunCallback
 from train.loop.checkpoint import Checkpoint
+from train.loop.memory import MemoryGuard
 from train.loop.metrics import Totals
 from train.loop.saver import Saver
-from train.loop.state import ResumableTrainer
+from train.loop.state import ResumableTrainer, set_random_states
+from train.loop.watch import keep_progress
 from train.stop import REQUEST
 
 
@@ -63,7 +66,7 @@ class RunTrainer(ResumableTrainer):
     """A Trainer over samples that counts real and target tokens, and saves checkpoints when it is told to.
 
     The loss is the model's, per target token. `totals`: of whole steps since the last line of metrics;
-    `in_step`: of the batches of the step that is under way.
+    `in_step`: of the batches of the step that is under way, which are `batches`.
     """
 
     def __init__(
@@ -93,9 +96,15 @@ class RunTrainer(ResumableTrainer):
         self.start = start
         self.totals = Totals(**start.content["since_last_metrics"]) if start else Totals()
         self.in_step = Totals()
+        self.memory = MemoryGuard(saver.config, start.content.get("memory") if start else None)
+        self.batches: list[dict[str, Any]] = []
 
     def train_to_the_end(self) -> None:
         """Train the steps that are left; after a resume these can be none."""
+        with self.memory.told(self):
+            self._train_steps()
+
+    def _train_steps(self) -> None:
         if self.start is None:
             self.train()
             return
@@ -112,22 +121,52 @@ class RunTrainer(ResumableTrainer):
         total, count = 0.0, 0
         for batch in self.get_eval_dataloader():
             inputs = self._prepare_inputs(batch)
-            targets = int((inputs["labels"][:, 1:] != IGNORED).sum())
-            # As training computes, also where train() has not wrapped the model yet, or had no step left.
-            with torch.no_grad(), self.accelerator.autocast():
-                loss: Any = self.compute_loss(model, inputs)
-            total += loss.item() * targets
-            count += targets
+            found = self.memory.compute(
+                self, "evaluation", [inputs], partial(self._evaluated, model), partial(list, [inputs])
+            )
+            total += sum(loss for loss, _ in found)
+            count += sum(targets for _, targets in found)
         return total / count
+
+    def _evaluated(self, model: Any, inputs: dict[str, Any]) -> tuple[float, int]:
+        """The loss of a batch summed over its target tokens, and how many these are."""
+        targets = int((inputs["labels"][:, 1:] != IGNORED).sum())
+        # As training computes, also where train() has not wrapped the model yet, or had no step left.
+        with torch.no_grad(), self.accelerator.autocast():
+            loss: Any = self.compute_loss(model, inputs)
+        return loss.item() * targets, targets
 
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], *rest: Any, **named: Any
+    ) -> torch.Tensor:
+        if not self.batches and not self.saver.states:  # the first step of this process
+            self.saver.note_states(self.callback.device_type)
+        self.batches.append(inputs)
+        self.compute_again = partial(self._forward_backward, model, rest, named)
+        try:
+            losses = self.memory.compute(
+                self, "training", [inputs], self.compute_again, self._start_step_again
+            )
+        except UserError:
+            keep_progress(self)
+            raise
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _forward_backward(
+        self, model: torch.nn.Module, rest: Any, named: Any, inputs: dict[str, Any]
     ) -> torch.Tensor:
         num_tokens = int(inputs["attention_mask"].sum())
         num_target_tokens = int((inputs["labels"][:, 1:] != IGNORED).sum())
         loss = super().training_step(model, inputs, *rest, **named)
         self.in_step.add(Totals(loss.detach(), 0, num_tokens, num_target_tokens))
         return loss
+
+    def _start_step_again(self) -> list[dict[str, Any]]:
+        """Undo what of the step under way is done: its batches come again, from the same random states."""
+        self.model_wrapped.zero_grad()
+        self.in_step = Totals()
+        set_random_states(self.saver.states, self.callback.device_type)
+        return self.batches
 
     def train_seconds(self) -> float:
         """Seconds since training began, those of earlier processes counted in."""
@@ -138,6 +177,7 @@ class RunTrainer(ResumableTrainer):
         self.in_step.num_steps = 1
         self.totals.add(self.in_step)
         self.in_step = Totals()
+        self.batches = []
 
     def stop_if_asked(self) -> None:
         """Where a signal came: save the last finished step, and raise Stopped."""
