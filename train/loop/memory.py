@@ -14,6 +14,7 @@ from train.errors import EXIT_TRAINING, UserError
 from train.loop.findings import Finding
 from train.loop.metrics import peak_memory_bytes
 from train.loop.pieces import Batch, Size, pieces, size_of
+from train.loop.watch import keep_progress
 
 if TYPE_CHECKING:
     from train.loop.trainer import RunTrainer
@@ -106,6 +107,7 @@ class MemoryGuard:
         piece, self.under_way = self.under_way, None
         size = size_of(piece)
         if not self.config.auto_batch or trainer.accelerator.num_processes > 1:
+            keep_progress(trainer)
             raise self._fault(trainer, phase, words, size)
         if len(pieces(piece, size.num_tokens - 1)) > 1:
             self.budgets[phase] = size.num_tokens // 2
@@ -115,6 +117,7 @@ class MemoryGuard:
             self.has_turned_on = True
             done = "gradient checkpointing from here on"
         else:
+            keep_progress(trainer)
             raise self._fault(trainer, phase, words, size)
         step = trainer.state.global_step + (phase == "training")
         self.changes.append({"step": step, "phase": phase, "forward": size.words(), "change": done})

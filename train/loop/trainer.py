@@ -15,14 +15,12 @@ from train.config import RunConfig
 from train.data.collate import collate
 from train.data.template import IGNORED, Sample
 from train.device import DeviceChoices
-from train.errors import UserError
 from train.loop.callback import RunCallback
 from train.loop.checkpoint import Checkpoint
 from train.loop.memory import MemoryGuard
 from train.loop.metrics import Totals
 from train.loop.saver import Saver
 from train.loop.state import ResumableTrainer, set_random_states
-from train.loop.watch import keep_progress
 from train.stop import REQUEST
 
 
@@ -143,13 +141,7 @@ class RunTrainer(ResumableTrainer):
             self.saver.note_states(self.callback.device_type)
         self.batches.append(inputs)
         self.compute_again = partial(self._forward_backward, model, rest, named)
-        try:
-            losses = self.memory.compute(
-                self, "training", [inputs], self.compute_again, self._start_step_again
-            )
-        except UserError:
-            keep_progress(self)
-            raise
+        losses = self.memory.compute(self, "training", [inputs], self.compute_again, self._start_step_again)
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def _forward_backward(

@@ -168,9 +168,16 @@ def test_a_loss_that_jumps_is_told(
     assert next(one for one in finding_lines(short["output"]) if one["name"] == "loss_jump")["step"] == 6
 
 
-def test_a_run_that_diverges_is_told(short: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_diverges_is_told(
+    short: dict[str, Any], at_each_step: Callable[[Step], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_away(callback: RunCallback, step: int) -> None:
+        if step >= 4:
+            callback.trainer.model.get_output_embeddings().weight.data.mul_(3)  # type: ignore
+
     monkeypatch.setattr(symptoms, "ABOVE_START_LINES", 3)
-    go(short, max_steps=8, learning_rate=3.0, max_grad_norm=1e6, lr_scheduler_type="constant")
+    at_each_step(run_away)
+    go(short, max_steps=7)
     assert kept(short["output"])["loss_above_start"] == "warning"
 
 
@@ -213,22 +220,23 @@ def test_findings_of_a_resumed_run_are_those_of_an_uninterrupted_one(
     short: dict[str, Any],
     tmp_path: Path,
     write_rows: Callable[..., Path],
-    at_each_step: Callable[[Step], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some before the first step, one before the checkpoint, one after it, and counts that go on."""
-    rows = short["data"].read_text("utf-8").splitlines()
-    at_each_step(scale_gradients(lambda step: 1.0 if step < 3 else 0.0))
-    fields = short | {
-        "data": write_rows(*rows, rows[0], name="repeated.jsonl"),
-        "eval_data": short["data"],
-        "max_steps": 8,
-        "per_device_train_batch_size": 1,
-    }
+    """Some before the first step, one at each line, and one that begins between two checkpoints."""
+    monkeypatch.setattr(symptoms, "STUCK_STEPS", 5)
+    monkeypatch.setattr(symptoms, "WINDOW_LINES", 2)
+    rows = [{"instruction": "Say it.", "output": letter} for letter in "abca"]
+    data = write_rows(*rows, name="repeated.jsonl")
+    fields = short | {"data": data, "eval_data": data, "max_steps": 6, "learning_rate": 1e-9}
+    fields["per_device_train_batch_size"] = 1
     go(fields, output=tmp_path / "whole", save_steps=2, save_total_limit=9)
     whole = exact(tmp_path / "whole")
-    assert "no_gradient" in kept(tmp_path / "whole")
-    assert whole["results"]["findings"][-1]["times"] > 1
-    for step in (4, 6, 8):
+    found = {one["name"]: one for one in whole["results"]["findings"]}
+    assert len(found) == 4
+    assert found["duplicate_rows"]["times"] == 1
+    assert found["few_target_tokens_in_step"]["times"] == 6
+    assert (found["stuck_at_uniform"]["step"], found["stuck_at_uniform"]["times"]) == (5, 2)
+    for step in (4, 6):
         folder = cut_back(tmp_path / "whole", tmp_path / f"from-{step}", step)
         go(fields, output=folder)
         assert exact(folder) == whole, f"from step {step}"
