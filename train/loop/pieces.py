@@ -7,7 +7,11 @@ from typing import Any
 
 import torch
 
+from train.data.template import IGNORED
+
 Batch = dict[str, Any]
+COUNTED = ("sample_lengths", "num_tokens", "num_target_tokens")
+"""What a batch may say of its samples; a piece says it of its own."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +40,25 @@ def pieces(batch: Batch, budget: int | None) -> list[Batch]:
     [rows, tokens] and [rows, heads, tokens, tokens], which nobody could cut.
     """
     ids = batch["input_ids"]
-    if budget is None or ids.numel() <= budget or not all(_can_cut(one, ids) for one in batch.values()):
+    if (
+        budget is None
+        or ids.numel() <= budget
+        or not all(_can_cut(name, one, ids) for name, one in batch.items())
+    ):
         return [batch]
     lengths = _lengths(batch)
     if _is_packed(batch):
         ends = [sum(lengths[: index + 1]) for index in range(len(lengths))]
         return [
-            _cut(batch, slice(None), slice(ends[first] - lengths[first], ends[last]))
+            _cut(
+                batch, slice(None), slice(ends[first] - lengths[first], ends[last]), lengths[first : last + 1]
+            )
             for first, last in _groups(lengths, budget, is_padded=False)
         ]
     return [
-        _cut(batch, slice(first, last + 1), slice(0, max(lengths[first : last + 1])))
+        _cut(
+            batch, slice(first, last + 1), slice(0, max(lengths[first : last + 1])), lengths[first : last + 1]
+        )
         for first, last in _groups(lengths, budget, is_padded=True)
     ]
 
@@ -82,18 +94,24 @@ def _lengths(batch: Batch) -> list[int]:
     return (mask * place).amax(1).tolist()
 
 
-def _can_cut(value: Any, ids: torch.Tensor) -> bool:
+def _can_cut(name: str, value: Any, ids: torch.Tensor) -> bool:
     if not isinstance(value, torch.Tensor):
-        return not isinstance(value, (list, tuple, dict))
+        return name in COUNTED or not isinstance(value, (list, tuple, dict))
     rows, tokens = ids.shape
     is_square = value.dim() == 4 and value.shape[0] == rows and value.shape[2:] == (tokens, tokens)
     return is_square or value.shape == ids.shape
 
 
-def _cut(batch: Batch, rows: slice, tokens: slice) -> Batch:
+def _cut(batch: Batch, rows: slice, tokens: slice, lengths: list[int]) -> Batch:
     def part(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         return value[rows, tokens] if value.dim() == 2 else value[rows, :, tokens, tokens]
 
-    return {name: part(value) for name, value in batch.items()}
+    piece = {name: part(value) for name, value in batch.items()}
+    # A batch that counts its targets has none on the first token of a sample (train/data/collate.py).
+    counts = (lengths, sum(lengths), lambda: int((piece["labels"] != IGNORED).sum()))
+    for name, count in zip(COUNTED, counts, strict=True):
+        if name in batch:
+            piece[name] = count() if callable(count) else count
+    return piece

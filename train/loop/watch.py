@@ -37,6 +37,7 @@ class HealthWatch:
         self.vocab_size = vocab_size
         self.findings = findings
         self.evaluations: dict[str, list[list[float]]] = dict((kept or {}).get("evaluations", {}))
+        self.lines = list(findings.metrics.steps)
         self.num_skipped = int((kept or {}).get("num_skipped", 0))
 
     def state(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class HealthWatch:
     def _not_finite(self, step: int, trainer: RunTrainer, figures: str) -> Finding:
         parameters = trainer.saver.gradients.parameters
         if bad := nonfinite.ruined(parameters):
-            last = max((line.step for line in self.findings.metrics.steps), default=0)
+            last = self.lines[-1].step if self.lines else 0
             where = f"\nthe adapter holds NaN since a step after {last}:\n{beforehand.named(bad)}"
         else:
             if trainer.saver.states:
@@ -98,13 +99,14 @@ class HealthWatch:
 
     def logged(self, line: StepMetrics) -> None:
         """Judge a line of metrics that was just written."""
-        if len(self.findings.metrics.steps) == 1:
+        self.lines.append(line)
+        if len(self.lines) == 1:
             finding = first_loss_finding(line, self.vocab_size, bool(self.config.init_adapter))
             self.findings.add(finding)
             if finding is None:
                 print(judge_first_loss(line.loss, self.vocab_size), flush=True)
         uniform = math.log(self.vocab_size)
-        for finding in symptoms.judge(self.findings.metrics.steps, uniform, self.config.warmup_steps):
+        for finding in symptoms.judge(self.lines, uniform, self.config.warmup_steps):
             self.findings.add(finding)
 
     def evaluated(self, step: int, name: str, loss: float) -> None:
@@ -131,7 +133,7 @@ class HealthWatch:
 
     def _falls_since(self, step: int) -> bool:
         """Whether the training loss is lower than it was at a step."""
-        lines = self.findings.metrics.steps
+        lines = self.lines
         then = [line.loss for line in lines if line.step >= step][:5]
         now = [line.loss for line in lines[-5:]]
         return bool(lines) and fmean(now) < fmean(then)

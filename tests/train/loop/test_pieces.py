@@ -45,6 +45,17 @@ def test_packed_samples_are_cut_where_one_ends() -> None:
     assert [ids for part in parts for ids in rows(part)] == [list(range(1, n + 1)) for n in (3, 4, 10, 2)]
 
 
+def test_pieces_count_their_own_tokens() -> None:
+    batch = packed(3, 4, 10)
+    batch["labels"][0, [0, 3, 7]] = IGNORED
+    counted = batch | {"sample_lengths": [3, 4, 10], "num_tokens": 17, "num_target_tokens": 14}
+    parts = pieces(counted, 8)
+    assert [part["sample_lengths"] for part in parts] == [[3, 4], [10]]
+    assert [part["num_tokens"] for part in parts] == [7, 10]
+    assert [part["num_target_tokens"] for part in parts] == [5, 9]
+    assert "num_tokens" not in pieces(batch, 8)[0]
+
+
 def test_a_batch_that_fits_is_the_batch_itself() -> None:
     for batch in (padded(3, 4), packed(3, 4)):
         assert pieces(batch, None)[0] is batch
