@@ -121,14 +121,14 @@ class MemoryGuard:
             raise self._fault(trainer, phase, words, size)
         step = trainer.state.global_step + (phase == "training")
         self.changes.append({"step": step, "phase": phase, "forward": size.words(), "change": done})
-        trainer.callback.watch.findings.add(self._finding(trainer, phase, step, size, done))
+        trainer.callback.watch.findings.add(self._finding(phase, step, size, done))
 
-    def _finding(self, trainer: RunTrainer, phase: Phase, step: int, size: Size, done: str) -> Finding:
+    def _finding(self, phase: Phase, step: int, size: Size, done: str) -> Finding:
         return Finding(
             "out_of_memory",
             "warning",
             step,
-            f"out of memory in {phase} with {size.words()}, {_peak(trainer)}; {done}",
+            f"out of memory in {phase} with {size.words()}; {done}",
             "the forward is too large for this device",
             f"next time: {'; or '.join(self._flags(phase, size)) or 'a larger device'}",
         )

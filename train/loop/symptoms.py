@@ -175,6 +175,15 @@ def few_targets(lines: Lines) -> Finding | None:
     each = lines[-1].num_target_tokens / steps
     if each >= FEW_STEP_TARGETS:
         return None
+    if each == 0:
+        return Finding(
+            "no_target_tokens",
+            "stop",
+            lines[-1].step,
+            "0 target tokens in this step",
+            "nothing can be learned from it: all labels are masked",
+            "look at what is learned of a row; raise max_length where prompts fill it",
+        )
     return Finding(
         "few_target_tokens_in_step",
         "note",

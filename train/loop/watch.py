@@ -66,7 +66,8 @@ class HealthWatch:
         are logged, a loss or a gradient that is not finite. The weights are still those of the step before.
         """
         step = trainer.state.global_step + 1
-        if trainer.in_step.num_target_tokens == 0:
+        # Of several processes one may have nothing to do in a step: the line of metrics has their sum.
+        if trainer.in_step.num_target_tokens == 0 and trainer.accelerator.num_processes == 1:
             self.findings.add(_no_targets(step, trainer))
         if not _is_logged(step, trainer):
             return
@@ -82,6 +83,8 @@ class HealthWatch:
         if bad := nonfinite.ruined(parameters):
             last = self.lines[-1].step if self.lines else 0
             where = f"\nthe adapter holds NaN since a step after {last}:\n{beforehand.named(bad)}"
+        elif trainer.accelerator.num_processes > 1:
+            where = "\nthe same command on one device names the module"
         else:
             if trainer.saver.states:
                 set_random_states(trainer.saver.states, trainer.callback.device_type)

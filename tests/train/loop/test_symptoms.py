@@ -113,6 +113,9 @@ def test_target_tokens_are_counted_per_step_whatever_is_logged() -> None:
     assert names(made[:1]) == []
     assert names(made) == ["few_target_tokens_in_step"]
     assert names(lines([2.0] * 3, every=10, num_target_tokens=[20, 180, 170])) == []
+    found = symptoms.few_targets(lines([0.0], num_target_tokens=[0]))
+    assert found is not None
+    assert (found.name, found.level) == ("no_target_tokens", "stop")
 
 
 def test_a_loss_scale_may_come_down_but_not_collapse() -> None:
