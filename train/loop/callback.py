@@ -10,10 +10,13 @@ from transformers import TrainerCallback
 
 from train.adapters.drift import DriftWatch
 from train.device import DeviceChoices
+from train.errors import UserError
+from train.loop.findings import Finding, Level
 from train.loop.health import GradientCheck, require_finite
 from train.loop.lines import say
 from train.loop.metrics import MetricsFile, StepMetrics, Totals, peak_memory_bytes
 from train.loop.saver import seconds_before
+from train.loop.watch import HealthWatch, keep_progress
 from train.stop import REQUEST
 
 if TYPE_CHECKING:
@@ -24,8 +27,14 @@ class RunCallback(TrainerCallback):
     """Writes metrics and holds the health checks of each step."""
 
     def __init__(
-        self, metrics: MetricsFile, gradients: GradientCheck, choices: DeviceChoices, drift: DriftWatch
+        self,
+        metrics: MetricsFile,
+        gradients: GradientCheck,
+        choices: DeviceChoices,
+        drift: DriftWatch,
+        watch: HealthWatch,
     ) -> None:
+        self.watch = watch
         self.metrics = metrics
         self.gradients = gradients
         self.drift = drift
@@ -38,19 +47,37 @@ class RunCallback(TrainerCallback):
 
     def on_train_begin(self, *rest: Any, **named: Any) -> None:
         self.started = time.perf_counter() - seconds_before(self.trainer.start)[1]
+        self.trainer.memory.begin(self.trainer)
+        self.watch.begin(self.trainer)
 
     def on_step_begin(self, *rest: Any, **named: Any) -> None:
         self.trainer.require_restored()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        try:
+            self._look_before_step(state.global_step + 1)
+        except UserError:
+            keep_progress(self.trainer)
+            raise
+
+    def _look_before_step(self, step: int) -> None:
+        self.watch.before_step(self.trainer, self.scaled)
         if self.gradients.without:
             self.gradients.look()
             if self.has_moved:
-                self.gradients.enforce()
-        say(self.drift.before_step(state.global_step + 1, self.trainer.optimizer))
+                self.watch.findings.add(self.gradients.finding(step))
+        try:
+            lines = self.drift.before_step(step, self.trainer.optimizer)
+        except UserError as fault:
+            self.watch.findings.keep(drift_finding(step, fault.message, "stop"))
+            raise
+        say(lines)
+        for line in lines:
+            self.watch.findings.keep(drift_finding(step, line, "warning"), is_said=True)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         skipped = self.trainer.accelerator.optimizer_step_was_skipped
+        self.watch.num_skipped += skipped
         if named["optimizer"].param_groups[0]["lr"] > 0 and not skipped:
             self.has_moved = True
 
@@ -83,10 +110,30 @@ class RunCallback(TrainerCallback):
             seconds=self.trainer.train_seconds(),
             peak_memory_bytes=peak_memory_bytes(self.device_type),
             **(asdict(drift) if drift else {}),
+            **(self._scaling() if self.scaled else {}),
         )
         self.metrics.write(step)
         require_finite(step.step, loss=step.loss, grad_norm=0.0 if self.scaled else step.grad_norm)
         print(step_line(step, state.max_steps), flush=True)
+        self.watch.logged(step)
+
+    def _scaling(self) -> dict[str, Any]:
+        """fp16: the steps skipped since the last line, and the loss scale."""
+        skipped, self.watch.num_skipped = self.watch.num_skipped, 0
+        scaler = getattr(self.trainer.accelerator, "scaler", None)
+        return {"num_skipped_steps": skipped, **({"loss_scale": scaler.get_scale()} if scaler else {})}
+
+
+def drift_finding(step: int, line: str, level: Level) -> Finding:
+    """The finding that a line of the drift watch is."""
+    return Finding(
+        "oft_series_drifts",
+        level,
+        step,
+        line.removeprefix("warning: ").removeprefix(f"step {step}: "),
+        "the Cayley-Neumann series is a rotation only near its start",
+        "oft.cayley=exact is orthogonal at any learning rate",
+    )
 
 
 def step_line(step: StepMetrics, max_steps: int) -> str:

@@ -5,16 +5,26 @@ weights.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from train.errors import EXIT_TRAINING, UserError
 from train.families import may_lack_gradient
+from train.loop.beforehand import named
+from train.loop.findings import Finding
 
 if TYPE_CHECKING:
     import torch
 
+    from train.loop.metrics import StepMetrics
+
 UNIFORM_TOLERANCE = 0.05
 """A first loss this close to ln V is that of a model that guesses uniformly."""
+VERY_LOW = 0.02
+"""A share of ln V: 0.24 nats of Qwen's 11.93. Answers that a model was not trained on cost it 1 to 4 nats."""
+PRETRAINED_HIGH = 6.0
+"""Nats. A pretrained model starts at about 1 to 4 (field notes A); above this something does not fit."""
+REAL_VOCABULARY = 32_000
+"""A model of so many tokens was pretrained by somebody; one of fewer may be a toy that starts at ln V."""
 
 
 def judge_first_loss(loss: float, vocab_size: int) -> str:
@@ -26,9 +36,34 @@ def judge_first_loss(loss: float, vocab_size: int) -> str:
         return f"{figures}: an untrained model starts here; a pretrained one starts far below"
     if share > 1:
         return f"warning: {figures}: worse than guessing; weights, labels or chat template are wrong"
-    if share < 0.02:
+    if share < VERY_LOW:
         return f"warning: {figures}: almost nothing to learn; are these rows what the model was trained on?"
     return f"{figures}: the model knows something already"
+
+
+def first_loss_finding(line: StepMetrics, vocab_size: int, goes_on: bool) -> Finding | None:
+    """What is wrong with the first loss, if anything. `goes_on`: the adapter was trained before."""
+    uniform, loss = math.log(vocab_size), line.loss
+    figures = f"the first loss is {loss:.3f}, uniform guessing is ln V = {uniform:.3f}"
+    is_real = vocab_size >= REAL_VOCABULARY
+    if loss > uniform * (1 + UNIFORM_TOLERANCE):
+        cause = "worse than guessing: weights, labels or chat template are wrong"
+        cure = "compare the checkpoint's files with their source; look at what is learned of a row"
+        return Finding("first_loss_above_uniform", "warning", line.step, figures, cause, cure)
+    if is_real and loss >= uniform * (1 - UNIFORM_TOLERANCE):
+        cause = "the model knows nothing: an untrained one starts here, a pretrained one at about 1 to 4"
+        cure = "compare the checkpoint's files with their source; look at what is learned of a row"
+        return Finding("first_loss_at_uniform", "warning", line.step, figures, cause, cure)
+    if is_real and loss > PRETRAINED_HIGH:
+        cause = "a pretrained model starts at about 1 to 4: the rows or the chat template are foreign to it"
+        cure = "use the instruct checkpoint whose template it is; look at what is learned of a row"
+        return Finding("first_loss_high", "note", line.step, figures, cause, cure)
+    if loss < VERY_LOW * uniform:
+        cause = "almost nothing to learn: the answers leak into the prompts, or the model knows these rows"
+        cure = "look at what is learned of a row, and for repeated rows"
+        level: Literal["note", "warning"] = "note" if goes_on else "warning"
+        return Finding("first_loss_very_low", level, line.step, figures, cause, cure)
+    return None
 
 
 class GradientCheck:
@@ -53,17 +88,21 @@ class GradientCheck:
         total = len(self.parameters)
         return f"{total - len(self.without)} of {total} adapter tensors got a gradient"
 
-    def enforce(self) -> None:
-        """UserError (exit 70) naming the tensors that nothing would ever change; not those of experts: no
-        token may have been sent there yet.
+    def finding(self, step: int) -> Finding | None:
+        """The tensors that nothing would ever change, by name; not those of experts: no token may have been
+        sent there yet.
         """
-        if names := sorted(name for name in self.without if not may_lack_gradient(name)):
-            shown = "\n".join(names[:5] + ([f"and {len(names) - 5} more"] if len(names) > 5 else []))
-            raise UserError(
-                f"adapter: {self.line()}; without one:\n{shown}",
-                "these layers take no part in the loss: leave them out of target_modules",
-                EXIT_TRAINING,
-            )
+        dead = [name for name in self.without if not may_lack_gradient(name)]
+        if not dead:
+            return None
+        return Finding(
+            "dead_adapter_tensors",
+            "stop",
+            step,
+            f"adapter: {self.line()}; without one:\n{named(dead)}",
+            "these layers take no part in the loss",
+            "leave them out of target_modules",
+        )
 
 
 def require_finite(step: int, **figures: float) -> None:

@@ -47,7 +47,7 @@ class Manifest:
         content = {
             key: value
             for key, value in read_manifest(config.output).items()
-            if key not in ("reason", "ended")
+            if key not in ("reason", "ended", "results")
         }
         resumed = [*content.get("resumed", []), {"at": _now(), "step": step}]
         changed = {"status": "running", "recipe": config.as_asked(), "resumed": resumed}

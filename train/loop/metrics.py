@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line per logged step."""
+"""metrics.jsonl: one line per logged step, and one per finding."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from train.errors import EXIT_CONFIG, UserError
+from train.loop.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,10 @@ class StepMetrics:
 
     loss: mean over the steps of each step's mean over target tokens, in nats,
     unrounded. seconds: since training began. tokens: without padding.
-    peak_memory_bytes: of the device; on the CPU the most that the process ever held. The last three are of
+    peak_memory_bytes: of the device; on the CPU the most that the process ever held. The next three are of
     OFT: the largest |R R^T - I|, the largest spectral norm of Q, and how the rotations R are made of Q; all
-    of the step's forward.
+    of the step's forward. The last two are of fp16: steps whose gradients overflowed, and the scale of the
+    loss after the step.
     """
 
     step: int
@@ -36,6 +38,8 @@ class StepMetrics:
     orthogonality_error: float | None = None
     skew_norm: float | None = None
     cayley: str | None = None
+    num_skipped_steps: int | None = None
+    loss_scale: float | None = None
 
 
 @dataclass
@@ -58,7 +62,7 @@ class Totals:
 
 
 class MetricsFile:
-    """Appends step metrics to a file, flushed line by line: a killed run keeps what it logged.
+    """Appends step metrics and findings to a file, flushed line by line: a killed run keeps what it logged.
 
     `last_step`, `num_lines`: of the checkpoint from which a run goes on. Later lines are cut: those steps
     come again. UserError (exit 78) where earlier ones are lost.
@@ -66,7 +70,9 @@ class MetricsFile:
 
     def __init__(self, path: Path, last_step: int = 0, num_lines: int = 0) -> None:
         self.path = path
-        self.steps: list[StepMetrics] = _read(path, last_step) if last_step else []
+        kept = _read(path, last_step) if last_step else []
+        self._findings = {(line.name, line.level) for line in kept if isinstance(line, Finding)}
+        self.steps: list[StepMetrics] = [line for line in kept if isinstance(line, StepMetrics)]
         if len(self.steps) != num_lines:
             raise UserError(
                 f"{path}: holds {len(self.steps)} lines up to step {last_step}, {num_lines} were written",
@@ -75,7 +81,7 @@ class MetricsFile:
             )
         temporary = path.with_suffix(".jsonl.tmp")
         with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(_line(step) for step in self.steps)
+            file.writelines(_line(line) for line in kept)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -86,6 +92,14 @@ class MetricsFile:
         self._file.write(_line(metrics))
         self._file.flush()
 
+    def write_finding(self, finding: Finding) -> None:
+        """A line `{"finding": {...}}` of its own; one that a killed run has written stays as it is."""
+        if (finding.name, finding.level) in self._findings:
+            return
+        self._findings.add((finding.name, finding.level))
+        self._file.write(_line(finding))
+        self._file.flush()
+
     def sync(self) -> None:
         """Wait until all lines are on the disk."""
         os.fsync(self._file.fileno())
@@ -94,19 +108,22 @@ class MetricsFile:
         self._file.close()
 
 
-def _line(metrics: StepMetrics) -> str:
-    return json.dumps({name: value for name, value in asdict(metrics).items() if value is not None}) + "\n"
+def _line(line: StepMetrics | Finding) -> str:
+    if isinstance(line, Finding):
+        return json.dumps({"finding": asdict(line)}, ensure_ascii=False) + "\n"
+    return json.dumps({name: value for name, value in asdict(line).items() if value is not None}) + "\n"
 
 
-def _read(path: Path, last_step: int) -> list[StepMetrics]:
+def _read(path: Path, last_step: int) -> list[StepMetrics | Finding]:
     """The lines up to a step; the last line of a killed run may be half a one."""
-    steps = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    lines: list[StepMetrics | Finding] = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
-            steps.append(StepMetrics(**json.loads(line)))
+            content = json.loads(text)
+            lines.append(Finding(**content["finding"]) if "finding" in content else StepMetrics(**content))
         except (ValueError, TypeError):
             break
-    return [step for step in steps if step.step <= last_step]
+    return [line for line in lines if line.step <= last_step]
 
 
 def peak_memory_bytes(device_type: str) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from train.adapters.drift import DriftWatch
 from train.adapters.manifest import write_manifest
 from train.adapters.saved import read_adapter_config
 from train.config import RunConfig
+from train.data.sample import Sample
 from train.loop import health, resume
 from train.loop.callback import RunCallback
+from train.loop.findings import Findings
 from train.loop.lines import say
 from train.loop.manifest import Manifest
 from train.loop.metrics import MetricsFile, peak_memory_bytes
@@ -29,6 +32,7 @@ from train.loop.model import (
 from train.loop.prepare import Prepared, prepare
 from train.loop.saver import Saver, seconds_before
 from train.loop.trainer import RunTrainer, training_arguments
+from train.loop.watch import HealthWatch
 from train.results.curve import draw_loss
 from train.results.generate import answer, choose_records
 from train.stop import put_off
@@ -82,7 +86,13 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     with contextlib.closing(MetricsFile(config.output / "metrics.jsonl", *kept)) as metrics:
         gradients = health.GradientCheck(parameters)
         saver = Saver(config, prepared.facts, {"answers": answers}, metrics, gradients, run_started)
-        results = _train(prepared, saver, manifest)
+        watch = _watch(prepared, metrics, manifest)
+        try:
+            results = _train(prepared, saver, watch, manifest)
+        finally:
+            with contextlib.suppress(OSError):  # a full disk is the fault that is already on its way
+                watch.findings.publish()
+    results["findings"] = watch.findings.as_list()
     health.require_moved(first, {name: parameter.detach().cpu() for name, parameter in parameters.items()})
     if config.adapter == "oft":
         results["orthogonality_error"] = oft.orthogonality_error(model)
@@ -105,9 +115,32 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     return Outcome(model, results | {"generations": generations})
 
 
-def _train(prepared: Prepared, saver: Saver, manifest: Manifest) -> dict[str, Any]:
+def _watch(prepared: Prepared, metrics: MetricsFile, manifest: Manifest) -> HealthWatch:
+    """The run's health, with what was found before the checkpoint from which it goes on."""
+    start = prepared.start
+    kept = start.content.get("health", {}) if start else {}
+    tell = partial(_tell_findings, manifest)
+    findings = Findings(metrics, tell, kept.get("findings"))
+    watch = HealthWatch(prepared.config, prepared.vocab_size, findings, kept)
+    if start is None:
+        # Rows that a weight repeats are no duplicates: each source as it was loaded.
+        sources = prepared.parts[: len(prepared.config.data)]
+        rows = [sample for part in sources for sample in part.samples]
+        watch.before_training(rows, _held_out(prepared))
+    return watch
+
+
+def _held_out(prepared: Prepared) -> list[Sample]:
+    return [sample for part in prepared.eval_samples.values() for sample in part.samples]
+
+
+def _tell_findings(manifest: Manifest, findings: list[dict[str, Any]]) -> None:
+    manifest.update(results={"findings": findings})
+
+
+def _train(prepared: Prepared, saver: Saver, watch: HealthWatch, manifest: Manifest) -> dict[str, Any]:
     config, choices, start = prepared.config, prepared.choices, prepared.start
-    held_out = [sample for part in prepared.eval_samples.values() for sample in part.samples]
+    held_out = _held_out(prepared)
     metrics, gradients = saver.metrics, saver.gradients
     trainer = RunTrainer(
         model=prepared.model,
@@ -115,7 +148,9 @@ def _train(prepared: Prepared, saver: Saver, manifest: Manifest) -> dict[str, An
         samples=prepared.samples.samples,
         eval_samples=held_out or None,
         pad_token_id=prepared.stop_token_ids[0],
-        callback=RunCallback(metrics, gradients, choices, DriftWatch(prepared.model, config.oft.on_drift)),
+        callback=RunCallback(
+            metrics, gradients, choices, DriftWatch(prepared.model, config.oft.on_drift), watch
+        ),
         saver=saver,
         start=start,
     )
@@ -125,11 +160,16 @@ def _train(prepared: Prepared, saver: Saver, manifest: Manifest) -> dict[str, An
         saver.before["eval_loss"] = start.content["before"]["eval_loss"]
     else:
         saver.before["eval_loss"] = trainer.evaluation_loss() if prepared.eval_samples else None
+        if prepared.eval_samples:
+            watch.evaluated(0, "eval_data", saver.before["eval_loss"])
     with put_off():
         trainer.train_to_the_end()
     losses = [step.loss for step in metrics.steps]
     first_loss = health.judge_first_loss(losses[0], prepared.vocab_size)
-    say([first_loss, gradients.line()])
+    say([gradients.line()])
+    eval_loss_after = trainer.evaluation_loss() if prepared.eval_samples else None
+    if eval_loss_after is not None:
+        watch.evaluated(metrics.steps[-1].step, "eval_data", eval_loss_after)
     peaks = [*(step.peak_memory_bytes for step in metrics.steps), peak_memory_bytes(choices.device.value)]
     return {
         "num_steps": metrics.steps[-1].step,
@@ -140,9 +180,10 @@ def _train(prepared: Prepared, saver: Saver, manifest: Manifest) -> dict[str, An
         "first_loss_verdict": first_loss,
         "gradients": gradients.line(),
         "eval_loss_before": saver.before["eval_loss"],
-        "eval_loss_after": trainer.evaluation_loss() if prepared.eval_samples else None,
+        "eval_loss_after": eval_loss_after,
         "train_seconds": metrics.steps[-1].seconds,
         "peak_memory_bytes": max(peaks),
+        "auto_batch": trainer.memory.changes,
     }
 
 

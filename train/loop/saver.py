@@ -85,6 +85,8 @@ class Saver:
             "since_last_metrics": totals.as_dict(),
             "has_moved": trainer.callback.has_moved,
             "without_gradient": sorted(self.gradients.without),
+            "health": trainer.callback.watch.state(),
+            "memory": trainer.memory.state(),
             "train_seconds": trainer.train_seconds(),
             "run_seconds": time.perf_counter() - self.run_started,
         }

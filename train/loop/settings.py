@@ -32,6 +32,9 @@ class LoopFields(Strict):
     weight_decay: Number = Field(0.0, ge=0)
     max_grad_norm: Number = Field(1.0, gt=0)
     gradient_checkpointing: bool = Field(False, description="less memory, about a third more time")
+    auto_batch: bool = Field(
+        False, description="out of memory: go on with smaller forwards, then gradient checkpointing"
+    )
     seed: Whole = Field(42, ge=0, le=2**32 - 1)
     logging_steps: Whole = Field(1, ge=1, description="a line of metrics every so many steps")
     save_steps: Whole = Field(

@@ -21,6 +21,7 @@ from train.device import DeviceChoices
 from train.loop.callback import RunCallback
 from train.loop.checkpoint import Checkpoint
 from train.loop.loss import TargetLoss, target_loss
+from train.loop.memory import MemoryGuard
 from train.loop.metrics import Totals
 from train.loop.packed import (
     batch_of,
@@ -31,7 +32,7 @@ from train.loop.packed import (
     split_batch,
 )
 from train.loop.saver import Saver
-from train.loop.state import ResumableTrainer
+from train.loop.state import ResumableTrainer, set_random_states
 from train.stop import REQUEST
 
 
@@ -79,7 +80,7 @@ class RunTrainer(ResumableTrainer):
 
     The loss of a step is the sum over its target tokens, of all its batches and ranks, by their number.
     `packing`: how the samples of a batch are kept apart, and why. `totals`: of whole steps since the last
-    line of metrics; `in_step`: of the batches of the step that is under way.
+    line of metrics; `in_step`: of the batches of the step that is under way, which are `batches`.
     """
 
     def __init__(
@@ -109,6 +110,8 @@ class RunTrainer(ResumableTrainer):
         self.start = start
         self.totals = Totals(**start.content["since_last_metrics"]) if start else Totals()
         self.in_step = Totals()
+        self.memory = MemoryGuard(saver.config, start.content.get("memory") if start else None)
+        self.batches: list[dict[str, Any]] = []
         # compute_loss divides by the target tokens of the whole step.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         config = saver.config
@@ -198,6 +201,10 @@ class RunTrainer(ResumableTrainer):
 
     def train_to_the_end(self) -> None:
         """Train the steps that are left; after a resume these can be none."""
+        with self.memory.told(self):
+            self._train_steps()
+
+    def _train_steps(self) -> None:
         if self.start is None:
             self.train()
             return
@@ -211,25 +218,49 @@ class RunTrainer(ResumableTrainer):
         """Mean loss over all target tokens of the evaluation samples (nats), whatever the batch size."""
         model: Any = self.model
         model.eval()
+        total, count = 0.0, 0.0
         samples: Any = self.eval_dataset
         rows = in_order([len(sample.input_ids) for sample in samples], self.budget)
-        total, count = 0.0, 0.0
         for row in rows[self.args.process_index :: self.args.world_size]:
             inputs: Any = self._prepare_inputs(self.collate([samples[index] for index in row]))
-            # As training computes, also where train() has not wrapped the model yet, or had no step left.
-            with torch.no_grad(), self.accelerator.autocast():
-                total += self._loss(model, inputs).total.item()
-            count += inputs["num_target_tokens"]
+            found = self.memory.compute(
+                self, "evaluation", [inputs], partial(self._evaluated, model), partial(list, [inputs])
+            )
+            total += sum(loss for loss, _ in found)
+            count += sum(targets for _, targets in found)
         total, count = self._sum(total, count)
         return total / count
 
+    def _evaluated(self, model: Any, inputs: dict[str, Any]) -> tuple[float, int]:
+        """The loss of a batch summed over its target tokens, and how many these are."""
+        # As training computes, also where train() has not wrapped the model yet, or had no step left.
+        with torch.no_grad(), self.accelerator.autocast():
+            return self._loss(model, inputs).total.item(), inputs["num_target_tokens"]
+
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], *rest: Any, **named: Any
+    ) -> torch.Tensor:
+        if not self.batches and not self.saver.states:  # the first step of this process
+            self.saver.note_states(self.callback.device_type)
+        self.batches.append(inputs)
+        self.compute_again = partial(self._forward_backward, model, rest, named)
+        losses = self.memory.compute(self, "training", [inputs], self.compute_again, self._start_step_again)
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _forward_backward(
+        self, model: torch.nn.Module, rest: Any, named: Any, inputs: dict[str, Any]
     ) -> torch.Tensor:
         num_tokens, num_target_tokens = inputs["num_tokens"], inputs["num_target_tokens"]
         loss = super().training_step(model, inputs, *rest, **named)
         self.in_step.add(Totals(loss.detach(), 0, num_tokens, num_target_tokens))
         return loss
+
+    def _start_step_again(self) -> list[dict[str, Any]]:
+        """Undo what of the step under way is done: its batches come again, from the same random states."""
+        self.model_wrapped.zero_grad()
+        self.in_step = Totals()
+        set_random_states(self.saver.states, self.callback.device_type)
+        return self.batches
 
     def train_seconds(self) -> float:
         """Seconds since training began, those of earlier processes counted in."""
@@ -244,6 +275,7 @@ class RunTrainer(ResumableTrainer):
         self.in_step.num_steps = 1
         self.totals.add(self.in_step)
         self.in_step = Totals()
+        self.batches = []
 
     def stop_if_asked(self) -> None:
         """Where a signal came: save the last finished step, and raise Stopped."""

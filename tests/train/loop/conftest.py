@@ -50,6 +50,30 @@ def unfinished(whole: Path, recipe: dict[str, Any], without_drawing: None) -> Pa
     return cut_back(whole, recipe["output"], 2)
 
 
+@pytest.fixture
+def short(recipe: dict[str, Any], few_rows: Path) -> dict[str, Any]:
+    """Four short rows in each step."""
+    return recipe | {"data": few_rows, "learning_rate": 1e-3}
+
+
+@pytest.fixture
+def at_each_step(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Calls a function with callback and number before each step."""
+
+    def put(act: Callable[[Any, int], None]) -> None:
+        from train.loop.callback import RunCallback
+
+        original = RunCallback.on_step_begin
+
+        def begin(self: Any, args: Any, state: Any, control: Any, **named: Any) -> None:
+            original(self, args, state, control, **named)
+            act(self, state.global_step + 1)
+
+        monkeypatch.setattr(RunCallback, "on_step_begin", begin)
+
+    return put
+
+
 def cut_back(source: Path, target: Path, step: int) -> Path:
     """Copy a run's folder as a process that was killed leaves it: checkpoints up to `step` alone, `running`.
 
@@ -84,9 +108,23 @@ def signals() -> Iterator[Callable[[int], None]]:
     REQUEST.number = None
 
 
+def step_lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics of a run, without those of findings."""
+    return [line for line in _lines(folder) if "finding" not in line]
+
+
+def finding_lines(folder: Path) -> list[dict[str, Any]]:
+    """The findings in the metrics of a run, in the order of the file."""
+    return [line["finding"] for line in _lines(folder) if "finding" in line]
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+
+
 def exact(folder: Path) -> dict[str, Any]:
     """Everything of a run that must not depend on where it was interrupted."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    lines = step_lines(folder)
     for line in lines:
         for clock in ("seconds", "peak_memory_bytes"):
             line.pop(clock)
@@ -94,7 +132,7 @@ def exact(folder: Path) -> dict[str, Any]:
     for clock in ("seconds", "train_seconds", "peak_memory_bytes"):
         results.pop(clock)
     weights = (folder / "adapter" / "adapter_model.safetensors").read_bytes()
-    return {"metrics": lines, "results": results, "weights": weights}
+    return {"metrics": lines, "findings": finding_lines(folder), "results": results, "weights": weights}
 
 
 def reseal(folder: Path, name: str, content: str | bytes) -> None:

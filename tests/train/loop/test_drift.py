@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from tests.train.loop.conftest import cut_back, exact, go, read
+from tests.train.loop.conftest import cut_back, exact, finding_lines, go, read, step_lines
 from train.adapters import oft
 from train.adapters.drift import STOP, WARN
 from train.errors import EXIT_TRAINING, UserError
@@ -26,7 +25,7 @@ def fast(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return step_lines(folder)
 
 
 def test_the_exact_map_stays_orthogonal_at_a_high_learning_rate(fast: dict[str, Any]) -> None:
@@ -54,6 +53,8 @@ def test_a_series_that_has_drifted_stops_the_run(
     assert "oft.cayley=exact" in caught.value.hint
     assert WARN < errors[-1] < STOP
     assert capsys.readouterr().out.count("warning: step ") == 1
+    found = [(line["name"], line["level"]) for line in finding_lines(fast["output"])]
+    assert found == [("oft_series_drifts", "warning"), ("oft_series_drifts", "stop")]
     assert read(fast["output"] / "run.json")["status"] == "failed"
 
 
