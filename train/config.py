@@ -27,7 +27,9 @@ class RunConfig(DataFields, LoopFields):
     model: Path = Field(description="folder of a Qwen2, Qwen2.5 or Qwen3 checkpoint")
     data: Path = Field(description="training rows, .jsonl or .json")
     output: Path = Field(description="folder for the results: new, empty, or that of an unfinished run")
-    eval_data: Path | None = Field(None, description="rows for the evaluation loss and the generations")
+    eval_data: Path | dict[str, Path] | None = Field(
+        None, description="rows for the evaluation loss and the generations; several sets as {name: path}"
+    )
     init_adapter: Path | None = Field(
         None, description="folder of a trained adapter to go on with, by a new optimizer and its own settings"
     )
@@ -55,9 +57,16 @@ class RunConfig(DataFields, LoopFields):
     @model_validator(mode="after")
     def _settings_go_together(self) -> RunConfig:
         faults = self.oft.contradictions(fresh=self.init_adapter is None) if self.adapter == "oft" else []
+        faults += self.loop_faults(self.eval_sets())
         if faults:
             raise ValueError("\n".join(faults))
         return self
+
+    def eval_sets(self) -> dict[str, Path]:
+        """Name -> path of the evaluation rows; a plain path is the set `eval`."""
+        if isinstance(self.eval_data, dict):
+            return self.eval_data
+        return {"eval": self.eval_data} if self.eval_data else {}
 
 
 def known_fields() -> list[str]:

@@ -16,7 +16,7 @@ from train.loop import checkpoint
 from train.loop.lines import say
 
 UNFINISHED = ("running", "stopped", "failed")
-FREE = ("resume", "save_steps", "save_total_limit", "device")
+FREE = ("resume", "save_steps", "save_total_limit", "device", "tensorboard")
 """Fields that may change when a run goes on: they are no part of what it computes. `device`: the same run on
 another device type, which is said."""
 PLACES = ("model", "data", "eval_data", "init_adapter", "output")
@@ -93,7 +93,7 @@ def differences(recipe: dict[str, Any], config: RunConfig) -> list[str]:
     lines = []
     for name in sorted(new.keys() | old.keys()):
         there, here = repr(old.get(name)), repr(new.get(name))
-        if name in PLACES:
+        if name.partition(".")[0] in PLACES:
             there, here = ("none" if given.get(name) is None else "some" for given in (old, new))
         is_unused = name.startswith(other) and old["adapter"] == new["adapter"]
         if there != here and name not in FREE and not is_unused:

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line per logged step."""
+"""metrics.jsonl: one line per logged step, and one per evaluation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Union
 
 from train.errors import EXIT_CONFIG, UserError
 
@@ -38,6 +39,18 @@ class StepMetrics:
     cayley: str | None = None
 
 
+@dataclass(frozen=True)
+class EvaluationMetrics:
+    """An evaluation after `step`. eval_loss: by the set's name, mean over its target tokens, in nats,
+    unrounded. seconds: since training began.
+    """
+
+    step: int
+    epoch: float
+    eval_loss: dict[str, float]
+    seconds: float
+
+
 @dataclass
 class Totals:
     """Sums over the steps since the last line. loss: a tensor on the device, or 0."""
@@ -57,34 +70,49 @@ class Totals:
         return {**vars(self), "loss": float(self.loss)}
 
 
+Line = Union[StepMetrics, EvaluationMetrics]  # noqa: UP007
+
+
 class MetricsFile:
-    """Appends step metrics to a file, flushed line by line: a killed run keeps what it logged.
+    """Appends metrics to a file, flushed line by line: a killed run keeps what it logged.
 
     `last_step`, `num_lines`: of the checkpoint from which a run goes on. Later lines are cut: those steps
-    come again. UserError (exit 78) where earlier ones are lost.
+    come again, and so does an evaluation that the checkpoint does not know yet. UserError (exit 78) where
+    earlier ones are lost. mirror: another place that gets every line.
     """
 
     def __init__(self, path: Path, last_step: int = 0, num_lines: int = 0) -> None:
         self.path = path
-        self.steps: list[StepMetrics] = _read(path, last_step) if last_step else []
-        if len(self.steps) != num_lines:
+        self.lines: list[Line] = _kept(_read(path), last_step, num_lines) if last_step else []
+        self.mirror: Callable[[Line], None] | None = None
+        if len(self.lines) != num_lines:
             raise UserError(
-                f"{path}: holds {len(self.steps)} lines up to step {last_step}, {num_lines} were written",
+                f"{path}: holds {len(self.lines)} lines up to step {last_step}, {num_lines} were written",
                 "put the file back as the run left it, or begin anew in another folder",
                 EXIT_CONFIG,
             )
         temporary = path.with_suffix(".jsonl.tmp")
         with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(_line(step) for step in self.steps)
+            file.writelines(_text(line) for line in self.lines)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
-    def write(self, metrics: StepMetrics) -> None:
-        self.steps.append(metrics)
-        self._file.write(_line(metrics))
+    @property
+    def steps(self) -> list[StepMetrics]:
+        return [line for line in self.lines if isinstance(line, StepMetrics)]
+
+    @property
+    def evaluations(self) -> list[EvaluationMetrics]:
+        return [line for line in self.lines if isinstance(line, EvaluationMetrics)]
+
+    def write(self, metrics: Line) -> None:
+        self.lines.append(metrics)
+        self._file.write(_text(metrics))
         self._file.flush()
+        if self.mirror:
+            self.mirror(metrics)
 
     def sync(self) -> None:
         """Wait until all lines are on the disk."""
@@ -94,19 +122,31 @@ class MetricsFile:
         self._file.close()
 
 
-def _line(metrics: StepMetrics) -> str:
+def _text(metrics: Line) -> str:
     return json.dumps({name: value for name, value in asdict(metrics).items() if value is not None}) + "\n"
 
 
-def _read(path: Path, last_step: int) -> list[StepMetrics]:
-    """The lines up to a step; the last line of a killed run may be half a one."""
-    steps = []
+def _read(path: Path) -> list[Line]:
+    """All whole lines; the last line of a killed run may be half a one."""
+    lines: list[Line] = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
-            steps.append(StepMetrics(**json.loads(line)))
+            fields = json.loads(line)
+            kind: Any = EvaluationMetrics if "eval_loss" in fields else StepMetrics
+            lines.append(kind(**fields))
         except (ValueError, TypeError):
             break
-    return [step for step in steps if step.step <= last_step]
+    return lines
+
+
+def _kept(lines: list[Line], last_step: int, num_lines: int) -> list[Line]:
+    """The lines of a checkpoint. One that a signal had made before its step was evaluated knows a line less
+    than a process that went on from it and was killed.
+    """
+    kept = [line for line in lines if line.step <= last_step]
+    while len(kept) > num_lines and isinstance(kept[-1], EvaluationMetrics) and kept[-1].step == last_step:
+        kept.pop()
+    return kept
 
 
 def peak_memory_bytes(device_type: str) -> int:

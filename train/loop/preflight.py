@@ -18,7 +18,7 @@ from train.loop.model import read_model_config
 
 def check_places(config: RunConfig) -> None:
     """UserError with every place of the recipe that cannot serve; its exit code is that of the first."""
-    data = [path for path in (config.data, config.eval_data) if path]
+    data = [config.data, *config.eval_sets().values()]
     checks: list[Callable[[], object]] = [lambda: read_model_config(config.model)]
     checks.append(lambda: check_init_adapter(config))
     checks += [partial(_readable, path) for path in data]

@@ -45,7 +45,7 @@ class Prepared:
     template: ChatTemplate
     stop_token_ids: list[int]
     samples: Samples
-    eval_samples: Samples | None
+    eval_samples: dict[str, Samples]
     model: PeftModel
     vocab_size: int
     hashes: Future[dict[str, str]]
@@ -70,20 +70,20 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     template = ChatTemplate(tokenizer, config.thinking)
     stop_token_ids = find_stop_tokens(template, config.model)
     samples = load_samples(config.data, template, config.max_length, config.overlong)
-    eval_samples = (
-        load_samples(config.eval_data, template, config.max_length, config.overlong)
-        if config.eval_data
-        else None
-    )
-    inputs = resume.identify(config, [samples, eval_samples])
+    eval_samples = {
+        name: load_samples(path, template, config.max_length, config.overlong)
+        for name, path in config.eval_sets().items()
+    }
+    parts = [samples, *eval_samples.values()]
+    inputs = resume.identify(config, parts)
     resume.require_same_inputs(start, inputs, config)
     facts = {"versions": device.versions(), "device": choices.values()}
     hashes = hash_in_background(config.model)
-    say([line for part in (samples, eval_samples) if part for line in part.summary.lines()] + choices.lines())
+    say([line for part in parts for line in part.summary.lines()] + choices.lines())
     say(resume.change_lines(start, facts))
     model = load_model(config.model, choices.dtype, choices.attn_implementation.value)
     vocab_size = model.get_output_embeddings().weight.shape[0]
-    check_vocabulary([samples, eval_samples], stop_token_ids, vocab_size)
+    check_vocabulary([*parts], stop_token_ids, vocab_size)
     set_seed(config.seed)  # the adapter's first weights do not depend on what loading drew
     adapted, targets = initial_adapter(model, config, choices.device.value)
     table = attach.target_table(adapted, targets)
@@ -98,7 +98,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
             "model_type": model_config["model_type"],
             "vocab_size": vocab_size,
         },
-        data=[vars(part.summary) for part in (samples, eval_samples) if part],
+        data=[vars(part.summary) for part in parts],
         targets=[vars(row) for row in table],
     )
     return Prepared(

@@ -76,10 +76,10 @@ def start_lines(start: Checkpoint) -> list[str]:
     return lines + [f"resume: {name} is missing or damaged: {WITHOUT[name]}" for name in start.missing]
 
 
-def identify(config: RunConfig, parts: list[Samples | None]) -> dict[str, Any]:
+def identify(config: RunConfig, parts: list[Samples]) -> dict[str, Any]:
     """What may not change while a run goes on: hashes of the data, hashes or sizes of the model's files."""
     return {
-        "data": [part.summary.sha256 if part else None for part in parts],
+        "data": [part.summary.sha256 for part in parts],
         "model": _identities(config.model),
         "init_adapter": _identities(config.init_adapter) if config.init_adapter else {},
     }
@@ -110,7 +110,7 @@ def require_same_inputs(start: Checkpoint | None, inputs: dict[str, Any], config
     if start is None:
         return
     then = start.content["inputs"]
-    paths = zip((config.data, config.eval_data), then["data"], inputs["data"], strict=True)
+    paths = zip((config.data, *config.eval_sets().values()), then["data"], inputs["data"], strict=True)
     lines = [f"{path}: is not the data of the run so far" for path, old, new in paths if old != new]
     for kind, folder in (("model", config.model), ("init_adapter", config.init_adapter)):
         names = sorted(then[kind].keys() | inputs[kind].keys())
@@ -137,10 +137,11 @@ def change_lines(start: Checkpoint | None, facts: dict[str, dict[str, Any]]) -> 
     return lines
 
 
-def restore_adapter(model: PeftModel, start: Checkpoint) -> None:
+def restore_adapter(model: PeftModel, start: Checkpoint, any_cayley: bool = False) -> None:
     """Put a checkpoint's adapter into the attached one, tensor by tensor, in place.
 
-    UserError (exit 78) where it is not the adapter that the recipe attaches.
+    `any_cayley`: the model may go back from the exact map to a checkpoint's series. UserError (exit 78)
+    where it is not the adapter that the recipe attaches.
     """
     from peft import OFTConfig, set_peft_model_state_dict
     from safetensors.torch import load_file
@@ -148,6 +149,8 @@ def restore_adapter(model: PeftModel, start: Checkpoint) -> None:
     stored = checkpoint.checkpoint_adapter_config(start.folder)
     _require_same_adapter(stored, model, start)
     if isinstance(model.peft_config["default"], OFTConfig):
+        if any_cayley:
+            oft.set_cayley(model, exact=not stored["use_cayley_neumann"])
         _take_cayley(stored, model, start)
     weights = load_file(start.folder / "adapter_model.safetensors")
     result: Any = set_peft_model_state_dict(model, weights)

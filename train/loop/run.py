@@ -19,6 +19,7 @@ from train.adapters.saved import read_adapter_config
 from train.config import RunConfig
 from train.loop import health, resume
 from train.loop.callback import RunCallback
+from train.loop.evaluation import Evaluator
 from train.loop.lines import say
 from train.loop.manifest import Manifest
 from train.loop.metrics import MetricsFile, peak_memory_bytes
@@ -26,7 +27,9 @@ from train.loop.model import (
     share_files,
 )
 from train.loop.prepare import Prepared, prepare
+from train.loop.progress import Progress
 from train.loop.saver import Saver, seconds_before
+from train.loop.schedule import PlanCallback
 from train.loop.trainer import RunTrainer, training_arguments
 from train.results.curve import draw_loss
 from train.results.generate import answer, choose_records
@@ -65,7 +68,9 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     run_started: `time.perf_counter()` at the run's start, the seconds of earlier processes counted in.
     """
     config, model, start = prepared.config, prepared.model, prepared.start
-    records = choose_records((prepared.eval_samples or prepared.samples).records, config.num_generations)
+    records = choose_records(
+        next(iter(prepared.eval_samples.values()), prepared.samples).records, config.num_generations
+    )
     answers = start.content["before"]["answers"] if start else [_answer(prepared, one) for one in records]
     generations = [
         {"prompt": record.messages[-2]["content"], "wanted": record.messages[-1]["content"], "before": before}
@@ -79,7 +84,7 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     with contextlib.closing(MetricsFile(config.output / "metrics.jsonl", *kept)) as metrics:
         gradients = health.GradientCheck(parameters)
         saver = Saver(config, prepared.facts, {"answers": answers}, metrics, gradients, run_started)
-        results = _train(prepared, saver)
+        results = _train(prepared, saver, manifest)
     health.require_moved(first, {name: parameter.detach().cpu() for name, parameter in parameters.items()})
     if config.adapter == "oft":
         results["orthogonality_error"] = oft.orthogonality_error(model)
@@ -96,31 +101,36 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
         f"{config.adapter}, {config.model.name}",
         math.log(prepared.vocab_size),
     )
-    parts = [part.summary for part in (prepared.samples, prepared.eval_samples) if part]
+    parts = [part.summary for part in (prepared.samples, *prepared.eval_samples.values())]
     data = {part.path: part.sha256 for part in parts}
     manifest.update(inputs={"model": prepared.hashes.result(), "data": data})
     return Outcome(model, results | {"generations": generations})
 
 
-def _train(prepared: Prepared, saver: Saver) -> dict[str, Any]:
+def _train(prepared: Prepared, saver: Saver, manifest: Manifest) -> dict[str, Any]:
     config, choices, start = prepared.config, prepared.choices, prepared.start
     metrics, gradients = saver.metrics, saver.gradients
+    evaluator = Evaluator(config, metrics, start)
+    drift = DriftWatch(prepared.model, config.oft.on_drift)
+    progress = Progress()
     trainer = RunTrainer(
         model=prepared.model,
         arguments=training_arguments(config, choices, config.output),
         samples=prepared.samples.samples,
-        eval_samples=prepared.eval_samples.samples if prepared.eval_samples else None,
+        eval_samples={name: part.samples for name, part in prepared.eval_samples.items()},
         pad_token_id=prepared.stop_token_ids[0],
-        callback=RunCallback(metrics, gradients, choices, DriftWatch(prepared.model, config.oft.on_drift)),
+        callback=RunCallback(metrics, gradients, choices, drift, evaluator, progress),
         saver=saver,
         start=start,
     )
-    if start:
-        saver.before["eval_loss"] = start.content["before"]["eval_loss"]
-    else:
-        saver.before["eval_loss"] = trainer.evaluation_loss() if prepared.eval_samples else None
-    with put_off():
+    trainer.add_callback(PlanCallback(config, manifest))
+    saver.before["eval_losses"] = (
+        start.content["before"]["eval_losses"] if start else evaluator.losses(trainer)
+    )
+    evaluator.catch_up(trainer, start)
+    with progress, put_off():
         trainer.train_to_the_end()
+    say(evaluator.restore_best(prepared.model, metrics.steps[-1].step))
     losses = [step.loss for step in metrics.steps]
     first_loss = health.judge_first_loss(losses[0], prepared.vocab_size)
     say([first_loss, gradients.line()])
@@ -133,8 +143,7 @@ def _train(prepared: Prepared, saver: Saver) -> dict[str, Any]:
         "mean_last_loss": sum(losses[-10:]) / len(losses[-10:]),
         "first_loss_verdict": first_loss,
         "gradients": gradients.line(),
-        "eval_loss_before": saver.before["eval_loss"],
-        "eval_loss_after": trainer.evaluation_loss() if prepared.eval_samples else None,
+        **evaluator.results(saver.before["eval_losses"], trainer),
         "train_seconds": metrics.steps[-1].seconds,
         "peak_memory_bytes": max(peaks),
     }

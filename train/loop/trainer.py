@@ -19,6 +19,7 @@ from train.loop.callback import RunCallback
 from train.loop.checkpoint import Checkpoint
 from train.loop.metrics import Totals
 from train.loop.saver import Saver
+from train.loop.schedule import schedule_arguments
 from train.loop.state import ResumableTrainer
 from train.stop import REQUEST
 
@@ -27,16 +28,9 @@ def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path)
     """The recipe in the Trainer's words. Nothing reports anywhere; nothing is saved behind our back."""
     return TrainingArguments(
         output_dir=str(scratch),
-        num_train_epochs=config.num_train_epochs,
-        max_steps=config.max_steps or -1,
+        **schedule_arguments(config),
         per_device_train_batch_size=config.per_device_train_batch_size,
         per_device_eval_batch_size=config.per_device_train_batch_size,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type=config.lr_scheduler_type,
-        warmup_steps=config.warmup_steps,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
         gradient_checkpointing=config.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
         seed=config.seed,
@@ -71,7 +65,7 @@ class RunTrainer(ResumableTrainer):
         model: torch.nn.Module,
         arguments: TrainingArguments,
         samples: list[Sample],
-        eval_samples: list[Sample] | None,
+        eval_samples: dict[str, list[Sample]],
         pad_token_id: int,
         callback: RunCallback,
         saver: Saver,
@@ -81,7 +75,7 @@ class RunTrainer(ResumableTrainer):
             model=model,
             args=arguments,
             train_dataset=samples,
-            eval_dataset=eval_samples,
+            eval_dataset=eval_samples or None,
             data_collator=partial(collate, pad_token_id=pad_token_id),
             callbacks=[callback],
         )
@@ -105,12 +99,19 @@ class RunTrainer(ResumableTrainer):
         else:  # the Trainer would take one more step
             self.saver.gradients.without = set(self.start.content["without_gradient"])
 
-    def evaluation_loss(self) -> float:
-        """Mean loss over all target tokens of the evaluation samples (nats), whatever the batch size."""
+    def evaluate(self, *rest: Any, **named: Any) -> dict[str, float]:
+        """Called by the Trainer after the step's line of metrics is written, before its checkpoint."""
+        self.callback.evaluator.after_step(self)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, {})
+        return {}
+
+    def evaluation_loss(self, name: str) -> float:
+        """Mean loss over all target tokens of an evaluation set (nats), whatever the batch size."""
         model: Any = self.model
         model.eval()
         total, count = 0.0, 0
-        for batch in self.get_eval_dataloader():
+        for batch in self.get_eval_dataloader(name):
+            self.stop_if_asked()
             inputs = self._prepare_inputs(batch)
             targets = int((inputs["labels"][:, 1:] != IGNORED).sum())
             # As training computes, also where train() has not wrapped the model yet, or had no step left.

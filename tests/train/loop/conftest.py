@@ -89,7 +89,7 @@ def exact(folder: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     for line in lines:
         for clock in ("seconds", "peak_memory_bytes"):
-            line.pop(clock)
+            line.pop(clock, None)
     results = json.loads((folder / "run.json").read_text("utf-8"))["results"]
     for clock in ("seconds", "train_seconds", "peak_memory_bytes"):
         results.pop(clock)
