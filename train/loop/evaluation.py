@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,9 @@ class Evaluator:
     def after_step(self, trainer: RunTrainer) -> None:
         """Evaluate between a step's line of metrics and its checkpoint, and tell the trainer what follows."""
         state, control = trainer.state, trainer.control
+        began = time.perf_counter()
         self._evaluate(trainer, state.global_step, float(state.epoch or 0), trainer.train_seconds)
+        trainer.callback.progress.aside_seconds += time.perf_counter() - began
         if self.standing.is_stopped:
             control.should_training_stop = True
             state.max_steps = state.global_step  # a run that goes on from here has no step left

@@ -30,6 +30,7 @@ from train.loop.prepare import Prepared, prepare
 from train.loop.progress import Progress
 from train.loop.saver import Saver, seconds_before
 from train.loop.schedule import PlanCallback
+from train.loop.tensorboard import EventFile
 from train.loop.trainer import RunTrainer, training_arguments
 from train.results.curve import draw_loss
 from train.results.generate import answer, choose_records
@@ -82,6 +83,8 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
         resume.restore_adapter(model, start)
     kept = (start.step, start.content["num_metrics"]) if start else (0, 0)
     with contextlib.closing(MetricsFile(config.output / "metrics.jsonl", *kept)) as metrics:
+        if config.tensorboard:
+            metrics.mirror = EventFile(config.output / "tensorboard", metrics.lines).add
         gradients = health.GradientCheck(parameters)
         saver = Saver(config, prepared.facts, {"answers": answers}, metrics, gradients, run_started)
         results = _train(prepared, saver, manifest)
