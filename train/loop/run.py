@@ -103,6 +103,7 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
         config.output / "loss.png",
         f"{config.adapter}, {config.model.name}",
         math.log(prepared.vocab_size),
+        metrics.evaluations,
     )
     parts = [part.summary for part in (prepared.samples, *prepared.eval_samples.values())]
     data = {part.path: part.sha256 for part in parts}
