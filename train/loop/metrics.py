@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Union
+from typing import IO, Any
 
 from train.errors import EXIT_CONFIG, UserError
 
@@ -70,7 +70,7 @@ class Totals:
         return {**vars(self), "loss": float(self.loss)}
 
 
-Line = Union[StepMetrics, EvaluationMetrics]  # noqa: UP007
+Line = StepMetrics | EvaluationMetrics
 
 
 class MetricsFile:

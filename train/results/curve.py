@@ -27,7 +27,8 @@ def draw_loss(
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.plot([step.step for step in steps], [step.loss for step in steps], linewidth=1.5)
-    for name in evaluations[0].eval_loss if evaluations else ():
+    names = list(evaluations[0].eval_loss) if evaluations else []
+    for name in names:
         points = [(one.step, one.eval_loss[name]) for one in evaluations]
         label = f"evaluation: {name}".replace("$", r"\$")  # else it is read as a formula
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1, label=label)
