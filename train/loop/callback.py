@@ -98,7 +98,7 @@ class RunCallback(TrainerCallback):
             peak_memory_bytes=peak_memory_bytes(self.device_type),
             **(asdict(drift) if drift else {}),
         )
-        previous = next(reversed(self.metrics.steps), None)
+        previous = self.metrics.last_logged()
         self.metrics.write(step)
         require_finite(step.step, loss=step.loss, grad_norm=0.0 if self.scaled else step.grad_norm)
         self.progress.logged(step, previous, state.max_steps)

@@ -103,6 +103,10 @@ class MetricsFile:
     def steps(self) -> list[StepMetrics]:
         return [line for line in self.lines if isinstance(line, StepMetrics)]
 
+    def last_logged(self) -> StepMetrics | None:
+        """The newest step, without a look at all of a long run."""
+        return next((line for line in reversed(self.lines) if isinstance(line, StepMetrics)), None)
+
     @property
     def evaluations(self) -> list[EvaluationMetrics]:
         return [line for line in self.lines if isinstance(line, EvaluationMetrics)]
