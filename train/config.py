@@ -39,8 +39,8 @@ class RunConfig(DataFields, LoopFields):
         None, description="folder of a trained adapter to go on with, by a new optimizer and its own settings"
     )
 
-    lora: LoraSettings = LoraSettings()
-    oft: OftSettings = OftSettings()
+    lora: LoraSettings = Field(LoraSettings(), description="settings of the adapter lora")
+    oft: OftSettings = Field(OftSettings(), description="settings of the adapter oft")
     target_modules: Annotated[Literal["auto", "vision"] | list[str], BeforeValidator(_as_list)] = Field(
         "auto",
         description="layers to adapt: their names, patterns of full names such as visual.blocks.*.attn.qkv; "
@@ -54,7 +54,9 @@ class RunConfig(DataFields, LoopFields):
     precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
         "auto", description="of the frozen weights and products"
     )
-    attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
+    attn_implementation: Literal["auto", "sdpa", "eager"] = Field(
+        "auto", description="how attention is computed; auto: the first that the device computes right"
+    )
 
     num_generations: Whole = Field(3, ge=0, description="prompts answered before and after")
     max_new_tokens: Whole = Field(48, ge=1, description="longest generated answer, in tokens")
@@ -70,6 +72,7 @@ class RunConfig(DataFields, LoopFields):
     @model_validator(mode="after")
     def _settings_go_together(self) -> RunConfig:
         faults = self.oft.contradictions(fresh=self.init_adapter is None) if self.adapter == "oft" else []
+        faults += self.loop_faults(self.eval_sets())
         if faults:
             raise ValueError("\n".join(faults))
         return self

@@ -11,6 +11,10 @@ from pydantic import ValidationError
 
 from train.config import RunConfig, known_fields
 from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError
+from train.old_names import translate
+
+Given = dict[tuple[Any, ...], tuple[str, Any]]
+"""Path of a field -> (where it is said, its value)."""
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -77,9 +81,16 @@ def build_config(recipe: Path | None, flags: dict[str, Any], assignments: list[s
     `flags`: field name -> value, None where not given. `assignments`: the texts of `--set`.
     """
     recipe = recipe_path(recipe) if recipe else None
-    values = read_recipe(recipe) if recipe else {}
-    origins: dict[tuple[str, ...], str] = {}
-    given: dict[tuple[str, ...], tuple[str, Any]] = {
+    notes: list[str] = []
+    faults: list[str] = []
+    in_file = _parts(read_recipe(recipe), recipe) if recipe else {}
+    values: dict[str, Any] = {}
+    origins: dict[tuple[Any, ...], str] = {}
+    for path, (origin, value) in _renamed(in_file, notes, faults).items():
+        _insert(values, path, value, origin)
+        if path not in in_file:
+            origins[path] = origin
+    given: Given = {
         (name,): (f"--{name.replace('_', '-')}", value) for name, value in flags.items() if value is not None
     }
     for text in assignments:
@@ -90,19 +101,59 @@ def build_config(recipe: Path | None, flags: dict[str, Any], assignments: list[s
                 f"--set {text}: {key} is already given by {given[path][0]}", "give it once", EXIT_USAGE
             )
         given[path] = (f"--set {key}", value)
+    given = _renamed(given, notes, faults)
     for path, (origin, value) in given.items():
         _insert(values, path, value, origin)
         origins[path] = origin
     try:
         config = RunConfig.model_validate(values)
-    except ValidationError as faults:
-        lines = [_fault_line(dict(fault), origins, recipe) for fault in faults.errors()]
-        raise UserError("\n".join(lines), "train --json-schema lists every field", EXIT_CONFIG) from None
+    except ValidationError as invalid:
+        faults += [_fault_line(dict(fault), origins, recipe) for fault in invalid.errors()]
+    if faults:
+        raise UserError("\n".join(faults), "train --json-schema lists every field", EXIT_CONFIG)
+    if notes:
+        print("\n".join(notes), flush=True)
     _refuse_unused(config.adapter, given)
     return config
 
 
-def _refuse_unused(adapter: str, given: dict[tuple[str, ...], tuple[str, Any]]) -> None:
+def _parts(values: dict[str, Any], recipe: Path | None) -> Given:
+    """The fields of a file, those of an adapter's settings each for itself."""
+    found: Given = {}
+    for name, value in values.items():
+        if name in ("lora", "oft") and isinstance(value, dict) and value:
+            found |= {(name, below): (f"{recipe}: {name}.{below}", one) for below, one in value.items()}
+        else:
+            found[name,] = (f"{recipe}: {name}", value)
+    return found
+
+
+def _renamed(given: Given, notes: list[str], faults: list[str]) -> Given:
+    """The same with fields in place of old names, which stay their origin; what is to be said of them is
+    added to `notes` and `faults`.
+    """
+    known, renamed = known_fields(), dict(given)
+    for path, (origin, value) in given.items():
+        key = _dotted(path)
+        beside = {_dotted(one) for one in renamed if one != path}
+        found = None if key in known else translate(key, value, beside)
+        if found is None:
+            continue
+        del renamed[path]
+        if found.fault:
+            faults.append(f"{origin}: {found.fault}")
+            continue
+        notes.append(f"note: {origin.removesuffix(key)}{found.note}")
+        if found.new:
+            renamed[tuple(found.new.split("."))] = (origin, found.value)
+    return renamed
+
+
+def _dotted(path: tuple[Any, ...]) -> str:
+    return ".".join(map(str, path))
+
+
+def _refuse_unused(adapter: str, given: Given) -> None:
     """A recipe may hold the settings of both adapters; on the command line those of the other one are
     a mistake.
     """
@@ -114,7 +165,7 @@ def _refuse_unused(adapter: str, given: dict[tuple[str, ...], tuple[str, Any]]) 
         raise UserError("\n".join(lines), "name the adapter's own settings", EXIT_CONFIG)
 
 
-def _insert(values: dict[str, Any], path: tuple[str, ...], value: Any, origin: str) -> None:
+def _insert(values: dict[str, Any], path: tuple[Any, ...], value: Any, origin: str) -> None:
     for name in path[:-1]:
         below = values[name] = values.get(name) or {}
         if not isinstance(below, dict):
@@ -123,7 +174,7 @@ def _insert(values: dict[str, Any], path: tuple[str, ...], value: Any, origin: s
     values[path[-1]] = value
 
 
-def _fault_line(fault: dict[str, Any], origins: dict[tuple[str, ...], str], recipe: Path | None) -> str:
+def _fault_line(fault: dict[str, Any], origins: dict[tuple[Any, ...], str], recipe: Path | None) -> str:
     path = tuple(str(part) for part in fault["loc"])
     origin = next((name for key, name in origins.items() if path[: len(key)] == key), None)
     place = origin or (

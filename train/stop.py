@@ -27,10 +27,13 @@ class Stopped(BaseException):
 
 @dataclass
 class StopRequest:
-    """The signal that was received, and whether acting on it has to wait."""
+    """The signal that was received, and whether acting on it has to wait. clear_line: goes before a message
+    to a terminal on which a line is drawn again and again.
+    """
 
     number: int | None = None
     is_put_off: bool = False
+    clear_line: bytes = b""
 
     def enforce(self) -> None:
         """Raise Stopped where a signal was received. Call it where nothing is half done."""
@@ -51,7 +54,8 @@ def receive(number: int, frame: Any) -> None:
     if first:  # print() is not safe in a handler: the run may be inside another print()
         name = signal.Signals(number).name
         with contextlib.suppress(OSError):
-            os.write(2, f"{name}: the run stops after this batch and saves a checkpoint\n".encode())
+            message = f"{name}: the run stops after this batch and saves a checkpoint\n"
+            os.write(2, REQUEST.clear_line + message.encode())
 
 
 def listen() -> None:

@@ -108,7 +108,8 @@ def test_every_shipped_recipe_is_complete() -> None:
     assert recipes
     for recipe in recipes:
         flags = FLAGS if recipe.stem == "tiny" else {"model": "m", "data": "d", "output": "o"}
-        assert build_config(recipe, flags, []).adapter in (recipe.stem, "lora")
+        assert build_config(recipe, flags, []).adapter == ("oft" if recipe.stem.startswith("oft") else "lora")
+        assert recipe.read_text("utf-8").startswith("# "), "what it is for, and for whom"
 
 
 def test_a_shipped_recipe_is_found_by_its_name_but_never_before_a_file(
@@ -120,7 +121,7 @@ def test_a_shipped_recipe_is_found_by_its_name_but_never_before_a_file(
     assert build_config(Path("oft"), {**FLAGS, "adapter": None}, []).adapter == "lora"
     with pytest.raises(UserError) as caught:
         build_config(Path("none"), FLAGS, [])
-    assert "lora, oft, tiny" in caught.value.hint
+    assert "oft, oft-block64, tiny" in caught.value.hint
 
 
 def test_every_field_has_a_description_or_a_name_of_its_library() -> None:

@@ -28,6 +28,13 @@ def hint(config: RunConfig, targets: list[Target]) -> str:
     return f"--set lora.r={most} is the largest that fits every layer"
 
 
+def notes(config: RunConfig) -> list[str]:
+    """What is to be said of the settings before training."""
+    if config.lora.use_dora:
+        return ["note: lora.use_dora: PEFT's own layers compute DoRA, each for itself: more time and memory"]
+    return []
+
+
 def layer_settings(layer: Any, adapter: str) -> dict[str, int]:
     """What the start-up table says of a layer with this adapter."""
     return {"r": layer.r[adapter]}
@@ -55,4 +62,6 @@ def peft_config(config: RunConfig, names: list[str]) -> LoraConfig:
         r=config.lora.r,
         lora_alpha=config.lora.lora_alpha,  # type: ignore[arg-type]  # PEFT says int and computes with any number
         lora_dropout=config.lora.lora_dropout,
+        use_rslora=config.lora.use_rslora,
+        use_dora=config.lora.use_dora,
     )

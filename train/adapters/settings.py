@@ -14,6 +14,13 @@ class LoraSettings(Strict):
 
     r: Whole = Field(8, ge=1, description="rank of the update")
     lora_alpha: Number = Field(16, gt=0, description="the update is scaled by lora_alpha / r")
+    use_rslora: bool = Field(
+        False, description="rank-stabilised: the update is scaled by lora_alpha / sqrt(r) (arXiv 2312.03732)"
+    )
+    use_dora: bool = Field(
+        False,
+        description="DoRA: direction and length of the weights are trained apart (arXiv 2402.09353); slower",
+    )
     lora_dropout: Number = Field(0.0, ge=0, lt=1, description="dropout on the adapter's input")
 
 

@@ -11,10 +11,12 @@ from transformers import TrainerCallback
 from train.adapters.drift import DriftWatch
 from train.device import DeviceChoices
 from train.errors import UserError
+from train.loop.evaluation import Evaluator
 from train.loop.findings import Finding, Level
 from train.loop.health import GradientCheck, require_finite
 from train.loop.lines import say
 from train.loop.metrics import MetricsFile, StepMetrics, Totals, peak_memory_bytes
+from train.loop.progress import Progress
 from train.loop.saver import seconds_before
 from train.loop.watch import HealthWatch, keep_progress
 from train.stop import REQUEST
@@ -33,11 +35,15 @@ class RunCallback(TrainerCallback):
         choices: DeviceChoices,
         drift: DriftWatch,
         watch: HealthWatch,
+        evaluator: Evaluator,
+        progress: Progress,
     ) -> None:
         self.watch = watch
         self.metrics = metrics
         self.gradients = gradients
         self.drift = drift
+        self.evaluator = evaluator
+        self.progress = progress
         self.device_type = choices.device.value
         # A dynamic loss scale finds its size by overflowing: such a step is skipped, not wrong.
         self.scaled = choices.precision.value == "fp16"
@@ -45,7 +51,7 @@ class RunCallback(TrainerCallback):
         self.has_moved = False
         self.started = time.perf_counter()
 
-    def on_train_begin(self, *rest: Any, **named: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         self.started = time.perf_counter() - seconds_before(self.trainer.start)[1]
         self.trainer.memory.begin(self.trainer)
         self.watch.begin(self.trainer)
@@ -87,7 +93,11 @@ class RunCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         self.trainer.end_step()
         self.trainer.saver.note_states(self.device_type)
-        if state.global_step >= state.max_steps:
+        self.progress.stepped(state.global_step, state.max_steps)
+        control.should_evaluate = self.evaluator.is_due(
+            state.global_step, float(state.epoch), state.max_steps
+        )
+        if state.global_step >= state.max_steps or control.should_evaluate:
             control.should_log = True  # whatever logging_steps says: no step is left out of the figures
         is_due = self.trainer.saver.is_due(state.global_step, state.max_steps)
         control.should_save = is_due or REQUEST.number is not None
@@ -112,9 +122,10 @@ class RunCallback(TrainerCallback):
             **(asdict(drift) if drift else {}),
             **(self._scaling() if self.scaled else {}),
         )
+        previous = self.metrics.last_logged()
         self.metrics.write(step)
         require_finite(step.step, loss=step.loss, grad_norm=0.0 if self.scaled else step.grad_norm)
-        print(step_line(step, state.max_steps), flush=True)
+        self.progress.logged(step, previous, state.max_steps)
         self.watch.logged(step)
 
     def _scaling(self) -> dict[str, Any]:
@@ -133,14 +144,4 @@ def drift_finding(step: int, line: str, level: Level) -> Finding:
         line.removeprefix("warning: ").removeprefix(f"step {step}: "),
         "the Cayley-Neumann series is a rotation only near its start",
         "oft.cayley=exact is orthogonal at any learning rate",
-    )
-
-
-def step_line(step: StepMetrics, max_steps: int) -> str:
-    """A step in words for the terminal."""
-    pace = step.seconds / step.step
-    return (
-        f"step {step.step}/{max_steps}  loss {step.loss:.4f}  lr {step.learning_rate:.2e}  "
-        f"grad norm {step.grad_norm:.3f}  {step.num_target_tokens} target tokens  {pace:.2f} s/step  "
-        f"{pace * (max_steps - step.step):.0f} s left"
     )

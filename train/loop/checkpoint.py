@@ -105,13 +105,14 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def rotate(parent: Path, limit: int) -> list[str]:
+def rotate(parent: Path, limit: int, kept: int | None = None) -> list[str]:
     """Remove the oldest checkpoints beyond `limit`, and leftovers. Returns what could not be removed.
 
-    A folder loses its good name before it loses its first file.
+    A folder loses its good name before it loses its first file. `kept`: a step whose checkpoint stays.
     """
-    for path in list(list_steps(parent).values())[:-limit]:
-        path.replace(path.with_name(path.name + HALF))
+    for step, path in list(list_steps(parent).items())[:-limit]:
+        if step != kept:
+            path.replace(path.with_name(path.name + HALF))
     return [f"note: {fault}" for fault in sweep(parent)[1]]
 
 

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line per logged step, and one per finding."""
+"""metrics.jsonl: one line per logged step, one per evaluation, and one per finding."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -42,6 +43,18 @@ class StepMetrics:
     loss_scale: float | None = None
 
 
+@dataclass(frozen=True)
+class EvaluationMetrics:
+    """An evaluation after `step`. eval_loss: by the set's name, mean over its target tokens, in nats,
+    unrounded. seconds: since training began.
+    """
+
+    step: int
+    epoch: float
+    eval_loss: dict[str, float]
+    seconds: float
+
+
 @dataclass
 class Totals:
     """Sums over the steps since the last line. loss: a tensor on the device, or 0."""
@@ -61,43 +74,62 @@ class Totals:
         return {**vars(self), "loss": float(self.loss)}
 
 
+Line = StepMetrics | EvaluationMetrics
+
+
 class MetricsFile:
     """Appends step metrics and findings to a file, flushed line by line: a killed run keeps what it logged.
 
     `last_step`, `num_lines`: of the checkpoint from which a run goes on. Later lines are cut: those steps
-    come again. UserError (exit 78) where earlier ones are lost.
+    come again, and so does an evaluation that the checkpoint does not know yet. UserError (exit 78) where
+    earlier ones are lost. mirror: another place that gets every line.
     """
 
     def __init__(self, path: Path, last_step: int = 0, num_lines: int = 0) -> None:
         self.path = path
-        kept = _read(path, last_step) if last_step else []
+        kept = _kept(_read(path), last_step, num_lines) if last_step else []
         self._findings = {(line.name, line.level) for line in kept if isinstance(line, Finding)}
-        self.steps: list[StepMetrics] = [line for line in kept if isinstance(line, StepMetrics)]
-        if len(self.steps) != num_lines:
+        self.lines: list[Line] = [line for line in kept if not isinstance(line, Finding)]
+        self.mirror: Callable[[Line], None] | None = None
+        if len(self.lines) != num_lines:
             raise UserError(
-                f"{path}: holds {len(self.steps)} lines up to step {last_step}, {num_lines} were written",
+                f"{path}: holds {len(self.lines)} lines up to step {last_step}, {num_lines} were written",
                 "put the file back as the run left it, or begin anew in another folder",
                 EXIT_CONFIG,
             )
         temporary = path.with_suffix(".jsonl.tmp")
         with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(_line(line) for line in kept)
+            file.writelines(_text(line) for line in kept)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
-    def write(self, metrics: StepMetrics) -> None:
-        self.steps.append(metrics)
-        self._file.write(_line(metrics))
+    @property
+    def steps(self) -> list[StepMetrics]:
+        return [line for line in self.lines if isinstance(line, StepMetrics)]
+
+    def last_logged(self) -> StepMetrics | None:
+        """The newest step, without a look at all of a long run."""
+        return next((line for line in reversed(self.lines) if isinstance(line, StepMetrics)), None)
+
+    @property
+    def evaluations(self) -> list[EvaluationMetrics]:
+        return [line for line in self.lines if isinstance(line, EvaluationMetrics)]
+
+    def write(self, metrics: Line) -> None:
+        self.lines.append(metrics)
+        self._file.write(_text(metrics))
         self._file.flush()
+        if self.mirror:
+            self.mirror(metrics)
 
     def write_finding(self, finding: Finding) -> None:
         """A line `{"finding": {...}}` of its own; one that a killed run has written stays as it is."""
         if (finding.name, finding.level) in self._findings:
             return
         self._findings.add((finding.name, finding.level))
-        self._file.write(_line(finding))
+        self._file.write(_text(finding))
         self._file.flush()
 
     def sync(self) -> None:
@@ -108,22 +140,37 @@ class MetricsFile:
         self._file.close()
 
 
-def _line(line: StepMetrics | Finding) -> str:
+def _text(line: Line | Finding) -> str:
     if isinstance(line, Finding):
         return json.dumps({"finding": asdict(line)}, ensure_ascii=False) + "\n"
     return json.dumps({name: value for name, value in asdict(line).items() if value is not None}) + "\n"
 
 
-def _read(path: Path, last_step: int) -> list[StepMetrics | Finding]:
-    """The lines up to a step; the last line of a killed run may be half a one."""
-    lines: list[StepMetrics | Finding] = []
+def _read(path: Path) -> list[Line | Finding]:
+    """All whole lines; the last line of a killed run may be half a one."""
+    lines: list[Line | Finding] = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
-            content = json.loads(text)
-            lines.append(Finding(**content["finding"]) if "finding" in content else StepMetrics(**content))
+            fields = json.loads(text)
+            kind: Any = EvaluationMetrics if "eval_loss" in fields else StepMetrics
+            lines.append(Finding(**fields["finding"]) if "finding" in fields else kind(**fields))
         except (ValueError, TypeError):
             break
-    return [line for line in lines if line.step <= last_step]
+    return lines
+
+
+def _kept(lines: list[Line | Finding], last_step: int, num_lines: int) -> list[Line | Finding]:
+    """The lines of a checkpoint, and the findings up to it. One that a signal had made before its step was
+    evaluated knows a line less than a process that went on from it and was killed.
+    """
+    kept = [line for line in lines if line.step <= last_step]
+    counted = [line for line in kept if not isinstance(line, Finding)]
+    while len(counted) > num_lines and isinstance(counted[-1], EvaluationMetrics):
+        if counted[-1].step != last_step:
+            break
+        last = counted.pop()
+        kept = [line for line in kept if line is not last]
+    return kept
 
 
 def peak_memory_bytes(device_type: str) -> int:

@@ -144,10 +144,11 @@ def change_lines(start: Checkpoint | None, facts: dict[str, dict[str, Any]]) -> 
     return lines
 
 
-def restore_adapter(model: PeftModel, start: Checkpoint) -> None:
+def restore_adapter(model: PeftModel, start: Checkpoint, any_cayley: bool = False) -> None:
     """Put a checkpoint's adapter into the attached one, tensor by tensor, in place.
 
-    UserError (exit 78) where it is not the adapter that the recipe attaches.
+    `any_cayley`: the model may go back from the exact map to a checkpoint's series. UserError (exit 78)
+    where it is not the adapter that the recipe attaches.
     """
     from peft import OFTConfig, set_peft_model_state_dict
     from safetensors.torch import load_file
@@ -155,6 +156,8 @@ def restore_adapter(model: PeftModel, start: Checkpoint) -> None:
     stored = checkpoint.checkpoint_adapter_config(start.folder)
     _require_same_adapter(stored, model, start)
     if isinstance(model.peft_config["default"], OFTConfig):
+        if any_cayley:
+            oft.set_cayley(model, exact=not stored["use_cayley_neumann"])
         _take_cayley(stored, model, start)
     weights = load_file(start.folder / "adapter_model.safetensors")
     result: Any = set_peft_model_state_dict(model, weights)

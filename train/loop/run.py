@@ -21,7 +21,9 @@ from train.adapters.saved import read_adapter_config
 from train.config import RunConfig
 from train.data.sample import Sample
 from train.loop import health, resume
+from train.loop.arguments import training_arguments
 from train.loop.callback import RunCallback
+from train.loop.evaluation import Evaluator
 from train.loop.findings import Findings
 from train.loop.lines import say
 from train.loop.manifest import Manifest
@@ -30,8 +32,11 @@ from train.loop.model import (
     share_files,
 )
 from train.loop.prepare import Prepared, prepare
+from train.loop.progress import Progress
 from train.loop.saver import Saver, seconds_before
-from train.loop.trainer import RunTrainer, training_arguments
+from train.loop.schedule import PlanCallback
+from train.loop.tensorboard import EventFile
+from train.loop.trainer import RunTrainer
 from train.loop.watch import HealthWatch
 from train.results.curve import draw_loss
 from train.results.generate import answer, choose_records
@@ -84,6 +89,8 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
         resume.restore_adapter(model, start)
     kept = (start.step, start.content["num_metrics"]) if start else (0, 0)
     with contextlib.closing(MetricsFile(config.output / "metrics.jsonl", *kept)) as metrics:
+        if config.tensorboard:
+            metrics.mirror = EventFile(config.output / "tensorboard", metrics.lines).add
         gradients = health.GradientCheck(parameters)
         saver = Saver(config, prepared.facts, {"answers": answers}, metrics, gradients, run_started)
         watch = _watch(prepared, metrics, manifest)
@@ -108,6 +115,7 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
         config.output / "loss.png",
         f"{config.adapter}, {hub.name_of(config.model)}",
         math.log(prepared.vocab_size),
+        metrics.evaluations,
     )
     parts = [part.summary for part in prepared.parts]
     data = {part.path: part.sha256 for part in parts}
@@ -140,36 +148,36 @@ def _tell_findings(manifest: Manifest, findings: list[dict[str, Any]]) -> None:
 
 def _train(prepared: Prepared, saver: Saver, watch: HealthWatch, manifest: Manifest) -> dict[str, Any]:
     config, choices, start = prepared.config, prepared.choices, prepared.start
-    held_out = _held_out(prepared)
     metrics, gradients = saver.metrics, saver.gradients
+    evaluator = Evaluator(config, metrics, start)
+    drift = DriftWatch(prepared.model, config.oft.on_drift)
+    progress = Progress()
     trainer = RunTrainer(
         model=prepared.model,
         arguments=training_arguments(config, choices, config.output),
         samples=prepared.samples.samples,
-        eval_samples=held_out or None,
+        eval_samples={name: part.samples for name, part in prepared.eval_samples.items()},
         pad_token_id=prepared.stop_token_ids[0],
-        callback=RunCallback(
-            metrics, gradients, choices, DriftWatch(prepared.model, config.oft.on_drift), watch
-        ),
+        callback=RunCallback(metrics, gradients, choices, drift, watch, evaluator, progress),
         saver=saver,
         start=start,
     )
+    trainer.add_callback(PlanCallback(config, manifest))
     say(trainer.batch_lines())
     manifest.update(device=manifest.content["device"] | {"packing": vars(trainer.packing)})
     if start:
-        saver.before["eval_loss"] = start.content["before"]["eval_loss"]
+        saver.before["eval_losses"] = start.content["before"]["eval_losses"]
     else:
-        saver.before["eval_loss"] = trainer.evaluation_loss() if prepared.eval_samples else None
-        if prepared.eval_samples:
-            watch.evaluated(0, "eval_data", saver.before["eval_loss"])
-    with put_off():
+        saver.before["eval_losses"] = evaluator.losses(trainer)
+        for name, loss in saver.before["eval_losses"].items():
+            watch.evaluated(0, name, loss)
+    evaluator.catch_up(trainer, start)
+    with progress, put_off():
         trainer.train_to_the_end()
+    say(evaluator.restore_best(prepared.model, metrics.steps[-1].step))
     losses = [step.loss for step in metrics.steps]
     first_loss = health.judge_first_loss(losses[0], prepared.vocab_size)
     say([gradients.line()])
-    eval_loss_after = trainer.evaluation_loss() if prepared.eval_samples else None
-    if eval_loss_after is not None:
-        watch.evaluated(metrics.steps[-1].step, "eval_data", eval_loss_after)
     peaks = [*(step.peak_memory_bytes for step in metrics.steps), peak_memory_bytes(choices.device.value)]
     return {
         "num_steps": metrics.steps[-1].step,
@@ -179,8 +187,7 @@ def _train(prepared: Prepared, saver: Saver, watch: HealthWatch, manifest: Manif
         "mean_last_loss": sum(losses[-10:]) / len(losses[-10:]),
         "first_loss_verdict": first_loss,
         "gradients": gradients.line(),
-        "eval_loss_before": saver.before["eval_loss"],
-        "eval_loss_after": eval_loss_after,
+        **evaluator.results(saver.before["eval_losses"], trainer),
         "train_seconds": metrics.steps[-1].seconds,
         "peak_memory_bytes": max(peaks),
         "auto_batch": trainer.memory.changes,

@@ -56,7 +56,9 @@ class Saver:
             self._require_sound(trainer)
             self.metrics.sync()
             folder = checkpoint.write(parent, step, partial(self._fill, trainer))
-            lines = [f"checkpoint: {folder}", *checkpoint.rotate(parent, self.config.save_total_limit)]
+            kept = trainer.callback.evaluator.kept_step
+            rotated = checkpoint.rotate(parent, self.config.save_total_limit, kept)
+            lines = [f"checkpoint: {folder}", *rotated]
             print("\n".join(lines), flush=True)
         return folder
 
@@ -77,11 +79,13 @@ class Saver:
             "isotune": __version__,
             "step": trainer.state.global_step,
             "max_steps": trainer.state.max_steps,
+            "epoch": trainer.state.epoch,
+            "evaluation": trainer.callback.evaluator.as_dict(),
             "state_files": state_files,
             "recipe": self.config.model_dump(mode="json"),
             **self.facts,
             "before": self.before,
-            "num_metrics": len(self.metrics.steps),
+            "num_metrics": len(self.metrics.lines),
             "since_last_metrics": totals.as_dict(),
             "has_moved": trainer.callback.has_moved,
             "without_gradient": sorted(self.gradients.without),

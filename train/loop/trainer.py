@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +13,8 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
-from train.config import RunConfig
 from train.data.packing import NUM_PLANS, Budget, EpochBatches, in_order
 from train.data.template import Sample
-from train.device import DeviceChoices
 from train.loop.callback import RunCallback
 from train.loop.checkpoint import Checkpoint
 from train.loop.loss import TargetLoss, target_loss
@@ -36,45 +33,6 @@ from train.loop.state import ResumableTrainer, set_random_states
 from train.stop import REQUEST
 
 
-def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path) -> TrainingArguments:
-    """The recipe in the Trainer's words. Nothing reports anywhere; nothing is saved behind our back."""
-    arguments = TrainingArguments(
-        output_dir=str(scratch),
-        num_train_epochs=config.num_train_epochs,
-        max_steps=config.max_steps or -1,
-        per_device_train_batch_size=config.per_device_train_batch_size,
-        per_device_eval_batch_size=config.per_device_train_batch_size,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type=config.lr_scheduler_type,
-        warmup_steps=config.warmup_steps,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
-        gradient_checkpointing=config.gradient_checkpointing,
-        gradient_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
-        seed=config.seed,
-        data_seed=config.seed,
-        logging_strategy="steps",
-        logging_steps=config.logging_steps,
-        logging_first_step=True,
-        logging_nan_inf_filter=False,
-        save_strategy="no",  # train/loop/saver.py says when: the Trainer's own folders can be half written
-        eval_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        label_names=["labels"],  # a PEFT wrapper hides the forward signature that the Trainer would read
-        use_cpu=choices.device.value == "cpu",
-        bf16=choices.precision.value == "bf16",
-        fp16=choices.precision.value == "fp16",
-        dataloader_pin_memory=choices.pinned_memory.value,
-        dataloader_num_workers=0,
-    )
-    # Several devices in one process would be torch's DataParallel: a packed row cannot be cut for it.
-    arguments._n_gpu = min(1, arguments.n_gpu)
-    return arguments
-
-
 class RunTrainer(ResumableTrainer):
     """A Trainer over samples that counts real and target tokens, and saves checkpoints when it is told to.
 
@@ -88,7 +46,7 @@ class RunTrainer(ResumableTrainer):
         model: torch.nn.Module,
         arguments: TrainingArguments,
         samples: list[Sample],
-        eval_samples: list[Sample] | None,
+        eval_samples: dict[str, list[Sample]],
         pad_token_id: int,
         callback: RunCallback,
         saver: Saver,
@@ -99,7 +57,7 @@ class RunTrainer(ResumableTrainer):
             model=model,
             args=arguments,
             train_dataset=samples,
-            eval_dataset=eval_samples,
+            eval_dataset=eval_samples or None,
             callbacks=[callback],
         )
         self.remove_callback(PrinterCallback)
@@ -214,14 +172,22 @@ class RunTrainer(ResumableTrainer):
         else:  # the Trainer would take one more step
             self.saver.gradients.without = set(self.start.content["without_gradient"])
 
-    def evaluation_loss(self) -> float:
-        """Mean loss over all target tokens of the evaluation samples (nats), whatever the batch size."""
+    def evaluate(self, *rest: Any, **named: Any) -> dict[str, float]:
+        """Called by the Trainer after the step's line of metrics is written, before its checkpoint."""
+        self.callback.evaluator.after_step(self)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, {})
+        return {}
+
+    def evaluation_loss(self, name: str) -> float:
+        """Mean loss over all target tokens of an evaluation set (nats), whatever the batch size."""
         model: Any = self.model
         model.eval()
         total, count = 0.0, 0.0
-        samples: Any = self.eval_dataset
+        sets: Any = self.eval_dataset
+        samples = sets[name]
         rows = in_order([len(sample.input_ids) for sample in samples], self.budget)
         for row in rows[self.args.process_index :: self.args.world_size]:
+            self.stop_if_asked()
             inputs: Any = self._prepare_inputs(self.collate([samples[index] for index in row]))
             found = self.memory.compute(
                 self, "evaluation", [inputs], partial(self._evaluated, model), partial(list, [inputs])

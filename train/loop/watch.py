@@ -38,6 +38,7 @@ class HealthWatch:
         self.findings = findings
         self.evaluations: dict[str, list[list[float]]] = dict((kept or {}).get("evaluations", {}))
         self.lines = list(findings.metrics.steps)
+        self.warmup_steps = config.warmup_steps
         self.num_skipped = int((kept or {}).get("num_skipped", 0))
 
     def state(self) -> dict[str, Any]:
@@ -58,8 +59,9 @@ class HealthWatch:
         parameters = trainer.saver.gradients.parameters
         for finding in beforehand.parameter_findings(parameters, trainer.optimizer):
             self.findings.add(finding)
+        self.warmup_steps = int(trainer.args.get_warmup_steps(trainer.state.max_steps))
         if trainer.start is None:
-            self.findings.add(beforehand.warmup_finding(self.config.warmup_steps, trainer.state.max_steps))
+            self.findings.add(beforehand.warmup_finding(self.warmup_steps, trainer.state.max_steps))
 
     def before_step(self, trainer: RunTrainer, is_scaled: bool) -> None:
         """UserError (exit 70) where the step under way must not be taken: no target token, or, at steps that
@@ -109,7 +111,7 @@ class HealthWatch:
             if finding is None:
                 print(judge_first_loss(line.loss, self.vocab_size), flush=True)
         uniform = math.log(self.vocab_size)
-        for finding in symptoms.judge(self.lines, uniform, self.config.warmup_steps):
+        for finding in symptoms.judge(self.lines, uniform, self.warmup_steps):
             self.findings.add(finding)
 
     def evaluated(self, step: int, name: str, loss: float) -> None:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from train.loop.metrics import StepMetrics
+from train.loop.metrics import EvaluationMetrics, StepMetrics
 
 
-def draw_loss(steps: Sequence[StepMetrics], path: Path, title: str, uniform: float) -> None:
-    """Write a PNG of loss (nats per target token) against step; `uniform` is ln V, drawn as a reference.
+def draw_loss(
+    steps: Sequence[StepMetrics],
+    path: Path,
+    title: str,
+    uniform: float,
+    evaluations: Sequence[EvaluationMetrics] = (),
+) -> None:
+    """Write a PNG of loss (nats per target token) against step, and of each set's evaluation loss; `uniform`
+    is ln V, drawn as a reference.
 
     matplotlib's object interface: no global state, no display, the same bytes for the same numbers.
     """
@@ -20,6 +27,11 @@ def draw_loss(steps: Sequence[StepMetrics], path: Path, title: str, uniform: flo
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.plot([step.step for step in steps], [step.loss for step in steps], linewidth=1.5)
+    names = list(evaluations[0].eval_loss) if evaluations else []
+    for name in names:
+        points = [(one.step, one.eval_loss[name]) for one in evaluations]
+        label = f"evaluation: {name}".replace("$", r"\$")  # else it is read as a formula
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1, label=label)
     if uniform <= 2 * max(step.loss for step in steps):
         axes.axhline(
             uniform,
@@ -28,6 +40,7 @@ def draw_loss(steps: Sequence[StepMetrics], path: Path, title: str, uniform: flo
             linewidth=1,
             label=f"uniform guessing, ln V = {uniform:.2f}",
         )
+    if axes.get_legend_handles_labels()[1]:
         axes.legend()
     axes.set(xlabel="step", ylabel="loss (nats per target token)")
     axes.set_title(title, parse_math=False)  # a folder's name may hold a dollar sign

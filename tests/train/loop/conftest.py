@@ -127,7 +127,7 @@ def exact(folder: Path) -> dict[str, Any]:
     lines = step_lines(folder)
     for line in lines:
         for clock in ("seconds", "peak_memory_bytes"):
-            line.pop(clock)
+            line.pop(clock, None)
     results = json.loads((folder / "run.json").read_text("utf-8"))["results"]
     for clock in ("seconds", "train_seconds", "peak_memory_bytes"):
         results.pop(clock)

@@ -1,0 +1,43 @@
+"""The recipe in the words of transformers' Trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import TrainingArguments
+
+from train.config import RunConfig
+from train.device import DeviceChoices
+from train.loop.schedule import schedule_arguments
+
+
+def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path) -> TrainingArguments:
+    """The recipe in the Trainer's words. Nothing reports anywhere; nothing is saved behind our back."""
+    arguments = TrainingArguments(
+        output_dir=str(scratch),
+        **schedule_arguments(config),
+        per_device_train_batch_size=config.per_device_train_batch_size,
+        per_device_eval_batch_size=config.per_device_train_batch_size,
+        gradient_checkpointing=config.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False} if config.gradient_checkpointing else None,
+        seed=config.seed,
+        data_seed=config.seed,
+        logging_strategy="steps",
+        logging_steps=config.logging_steps,
+        logging_first_step=True,
+        logging_nan_inf_filter=False,
+        save_strategy="no",  # train/loop/saver.py says when: the Trainer's own folders can be half written
+        eval_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        label_names=["labels"],  # a PEFT wrapper hides the forward signature that the Trainer would read
+        use_cpu=choices.device.value == "cpu",
+        bf16=choices.precision.value == "bf16",
+        fp16=choices.precision.value == "fp16",
+        dataloader_pin_memory=choices.pinned_memory.value,
+        dataloader_num_workers=0,
+    )
+    # Several devices in one process would be torch's DataParallel: a packed row cannot be cut for it.
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    return arguments

@@ -1,0 +1,112 @@
+"""The recipe's steps, learning rate and optimizer in the Trainer's words, and what they come to."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any
+
+from transformers import TrainerCallback, TrainingArguments
+
+from train.adapters import lora
+from train.config import RunConfig
+from train.loop.lines import say
+from train.loop.manifest import Manifest
+from train.loop.settings import COUNTS
+
+
+def world_size() -> int:
+    """The number of processes of the run, one per device: torchrun and accelerate say it so."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def learning_rate(config: RunConfig, num_devices: int) -> float:
+    """The highest learning rate of a run on so many devices (linear scaling: arXiv 1706.02677)."""
+    factor = num_devices if config.lr_scale_with_world_size == "linear" else 1
+    return config.learning_rate * factor
+
+
+def schedule_arguments(config: RunConfig) -> dict[str, Any]:
+    """Fields of TrainingArguments for steps, schedule and AdamW.
+
+    The optimizer is left to the library's exact AdamW, fused where torch has it.
+    """
+    settings = {
+        name: int(value) if name in COUNTS else value for name, value in config.lr_scheduler_kwargs.items()
+    }
+    return {
+        "num_train_epochs": config.num_train_epochs,
+        "max_steps": config.max_steps or -1,
+        "gradient_accumulation_steps": config.gradient_accumulation_steps,
+        "learning_rate": learning_rate(config, world_size()),
+        "lr_scheduler_type": config.lr_scheduler_type,
+        "lr_scheduler_kwargs": settings,
+        **_warmup(config),
+        "weight_decay": config.weight_decay,
+        "adam_beta1": config.adam_beta1,
+        "adam_beta2": config.adam_beta2,
+        "adam_epsilon": config.adam_epsilon,
+        "max_grad_norm": config.max_grad_norm,
+    }
+
+
+def _warmup(config: RunConfig) -> dict[str, Any]:
+    """Warmup in the words of this transformers: from 5.0 a share below 1 is a value of warmup_steps, and
+    warmup_ratio, while it is still there, has None as its default.
+    """
+    if not config.warmup_ratio:
+        return {"warmup_steps": config.warmup_steps}
+    parameter = inspect.signature(TrainingArguments).parameters.get("warmup_ratio")
+    has_ratio = parameter is not None and parameter.default is not None
+    return {"warmup_ratio" if has_ratio else "warmup_steps": config.warmup_ratio}
+
+
+class PlanCallback(TrainerCallback):
+    """Says and records what the settings come to, once the number of steps is known."""
+
+    def __init__(self, config: RunConfig, manifest: Manifest) -> None:
+        self.config = config
+        self.manifest = manifest
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        planned = plan(self.config, args, state.max_steps)
+        self.manifest.update(plan=planned)
+        notes = lora.notes(self.config) if self.config.adapter == "lora" else []
+        say([*plan_lines(self.config, planned), *notes])
+
+
+def plan(config: RunConfig, arguments: TrainingArguments, num_steps: int) -> dict[str, Any]:
+    """What the settings come to, for run.json. `num_steps`: of the whole run."""
+    devices = arguments.world_size
+    batch, accumulated = config.per_device_train_batch_size, config.gradient_accumulation_steps
+    return {
+        "num_steps": num_steps,
+        "num_devices": devices,
+        "samples_per_step": batch * accumulated * devices,
+        "learning_rate": arguments.learning_rate,
+        "lr_scale_with_world_size": config.lr_scale_with_world_size,
+        "warmup_steps": int(arguments.get_warmup_steps(num_steps)),
+        "optimizer": str(getattr(arguments.optim, "value", arguments.optim)),
+    }
+
+
+def plan_lines(config: RunConfig, planned: dict[str, Any]) -> list[str]:
+    """The plan in words."""
+    devices, steps, warmup = (planned[name] for name in ("num_devices", "num_steps", "warmup_steps"))
+    lines = [
+        f"a step: {config.per_device_train_batch_size} samples x {config.gradient_accumulation_steps} "
+        f"accumulated x {devices} {'device' if devices == 1 else 'devices'} = "
+        f"{planned['samples_per_step']} samples; {steps} steps",
+        f"learning rate: {planned['learning_rate']:.3g}{_scaling(config, devices)}, "
+        f"{config.lr_scheduler_type}{f' after {warmup} steps of warmup' if warmup else ''}; "
+        f"{planned['optimizer']}",
+    ]
+    if warmup >= steps:
+        lines.append(f"note: {warmup} steps of warmup are not over when training ends after {steps}")
+    return lines
+
+
+def _scaling(config: RunConfig, devices: int) -> str:
+    if config.lr_scale_with_world_size == "off":
+        return ""
+    return f" ({config.learning_rate:.3g} x {devices}, linear in the number of devices)"
