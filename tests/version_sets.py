@@ -1,7 +1,7 @@
-"""Run tests with other versions of the libraries: `python tests/version_sets.py B C -- -m "not engine" tests/train`.
+"""Run tests with other versions of the libraries: `python tests/version_sets.py B C -- -m "not slow" tests/train`.
 
-Each set gets a virtual environment of its own whose packages come before those of the environment that runs this
-script. So torch and all that the sets share is used from there, and only what differs is fetched, with pip.
+Each set gets a virtual environment of its own, whose packages come before those of the environment that runs
+this script: torch and all that the sets share is used from there, and only what differs is fetched, with pip.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETS = {
         "datasets": "4.8.5",
     },
 }
-"""A, the newest consistent one, is what the locks hold. B is what most reports of NPUs are of, C the last 4.x."""
+"""A, the newest consistent one, is what the locks hold. B is what most NPU reports use, C the last 4.x."""
 SHOWN = ("torch", "transformers", "peft", "accelerate", "huggingface_hub", "tokenizers", "datasets", "numpy")
 
 
@@ -65,7 +65,7 @@ def layer(folder: Path, below: Path, with_pip: bool = True) -> None:
 
 
 def make(folder: Path, pins: dict[str, str]) -> None:
-    """The environment of a set, unless it is there already; NotMade where a pin is not what is found in it."""
+    """The environment of a set, unless it is there already; NotMade where a pin does not hold in it."""
     below = site_packages(Path(sys.prefix))
     lines = [f"{name}=={version}" for name, version in pins.items()]
     installed = sorted(f"{found.name} {found.version}" for found in metadata.distributions(path=[str(below)]))
