@@ -37,7 +37,7 @@ CONFIG: dict[str, Any] = {
     "num_hidden_layers": 5,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
+    "max_position_embeddings": 2048,
     "tie_word_embeddings": True,
     "bos_token_id": 0,
     "eos_token_id": 2,
@@ -47,9 +47,12 @@ CONFIG: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast. The learning rate rises for `warmup` steps and then falls to zero (cosine)."""
+    """How long and how fast: the learning rate rises for `warmup` steps and would fall to zero at `horizon`
+    (cosine). The last steps before it teach little more, so the training ends at `steps`.
+    """
 
-    steps: int = 1200
+    steps: int = 900
+    horizon: int = 1200
     batch: int = 16
     learning_rate: float = 3e-3
     warmup: int = 60
@@ -58,7 +61,7 @@ class Plan:
     def rate(self, step: int) -> float:
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
-        share = (step - self.warmup) / max(1, self.steps - self.warmup)
+        share = (step - self.warmup) / (self.horizon - self.warmup)
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
 
 
@@ -118,6 +121,8 @@ def train(model: PreTrainedModel, rows: torch.Tensor, plan: Plan, part: Path | N
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
     losses = _resume(model, optimizer, part)
+    if len(losses) > plan.steps:
+        raise SystemExit(f"{part}: has {len(losses)} steps, more than the {plan.steps} of the plan: remove it")
     model.train()
     for step in range(len(losses), plan.steps):
         for group in optimizer.param_groups:
@@ -175,7 +180,7 @@ def make(output: Path, plan: Plan) -> None:
     output.mkdir(parents=True, exist_ok=True)
     part = output.with_name(f"{output.name}.part")
     losses = train(model, rows, plan, part)
-    model.to(torch.bfloat16).save_pretrained(output)
+    model.to(torch.bfloat16).save_pretrained(str(output))
     write_tokenizer_files(output, tokenizer)
     versions = {module.__name__: module.__version__ for module in (torch, transformers, tokenizers)}
     made = {
