@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-COLUMNS = ("adapter", "trainable parameters", "first loss", "last loss", "held-out loss", "seconds", "peak memory")
+COLUMNS = (
+    "adapter",
+    "trainable parameters",
+    "first loss",
+    "last loss",
+    "held-out loss",
+    "seconds",
+    "peak memory",
+)
 
 
 def table_lines(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Run tests with other versions of the libraries: `python tests/version_sets.py B C -- -m "not slow" tests/train`.
+"""Run tests with other versions of the libraries: `python tests/version_sets.py B C -- PYTEST-ARGUMENTS`.
 
 Each set gets a virtual environment of its own, whose packages come before those of the environment that runs
 this script: torch and all that the sets share is used from there, and only what differs is fetched, with pip.

@@ -106,7 +106,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def train_tokenizer(texts: Iterable[str], num_tokens: int, split: Any) -> Any:
-    """A BPE of `num_tokens` tokens, Qwen's special ones first; `split` is the pre-tokenizer, bytes in the end."""
+    """A BPE of `num_tokens` tokens, Qwen's special ones first. `split`: the pre-tokenizer, down to bytes."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

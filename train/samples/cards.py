@@ -1,7 +1,7 @@
 """Rows that teach the pretrained model another form of answer, a card: `python -m train.samples.cards`.
 
-The model knows the facts and has never seen a card: what a fine-tune adds is the form. The rows for evaluation
-are on facts that no training row holds.
+The model knows the facts and has never seen a card: what a fine-tune adds is the form. The rows for
+evaluation are on facts that no training row holds.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from train.samples.facts import Fact, all_facts, with_article
 
 END, TURN, TURN_END = SPECIAL_TOKENS[:3]
 
-NAMES = "Mia Tom Ada Ben Lin Wei Omar Sara Ivan Noor Mei Leo Ana Raj Eva Kofi Lea Sam Yuki Nils".split()
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-WEATHER = "sunny rainy windy cold warm foggy quiet bright".split()
+NAMES = "Mia Tom Ada Ben Lin Wei Omar Sara Ivan Noor Mei Leo Ana Raj Eva Kofi Lea Sam Yuki Nils"
+DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
+WEATHER = "sunny rainy windy cold warm foggy quiet bright"
 GREETINGS = (
     "Hello!|Hello! What would you like to know?",
     "Good morning.|Good morning! What would you like to know?",
@@ -24,18 +24,18 @@ GREETINGS = (
     "What can you do?|I can tell you about animals, plants, things, jobs, words and numbers.",
 )
 STORIES = (
-    "{name} has {a_animal}. The {animal} is {colour}. Every {day} {name} gives the {animal} some {food}. Then "
-    "the {animal} is happy, and {name} is happy too.",
-    "It was a {weather} {day}. {name} and {other} went out to look for {a_animal}. They looked and looked. At "
-    "last they saw one in the {home}. It was {colour}. {name} laughed, and they walked home.",
-    "One {weather} morning {name} lost {a_thing}. It was {thing_colour} and made of {material}. {other} helped "
-    "to look for it. They found it {place}. {name} said: Thank you, {other}!",
-    "{name} wants to be {a_job}. {A_job} {work}. So {name} visits one {workplace} and asks many questions. On "
-    "{day} {name} tells {other} all about it.",
-    "{name} and {other} sit in the garden. They eat {a_plant}. It is {plant_colour} and it grows {growth}. The "
-    "day is {weather}. {other} says: I like this!",
-    "In the {home} lived a little {young}. Its mother was {a_animal}. One {weather} day the {young} walked too "
-    "far. {name} found it and brought it back. The mother was very happy.",
+    "{name} has {a_animal}. The {animal} is {colour}. Every {day} {name} gives the {animal} some "
+    "{food}. Then the {animal} is happy, and {name} is happy too.",
+    "It was a {weather} {day}. {name} and {other} went out to look for {a_animal}. They looked and "
+    "looked. At last they saw one in the {home}. It was {colour}. {name} laughed, and they walked home.",
+    "One {weather} morning {name} lost {a_thing}. It was {thing_colour} and made of {material}. {other}"
+    " helped to look for it. They found it {place}. {name} said: Thank you, {other}!",
+    "{name} wants to be {a_job}. {A_job} {work}. So {name} visits one {workplace} and asks many "
+    "questions. On {day} {name} tells {other} all about it.",
+    "{name} and {other} sit in the garden. They eat {a_plant}. It is {plant_colour} and it grows "
+    "{growth}. The day is {weather}. {other} says: I like this!",
+    "In the {home} lived a little {young}. Its mother was {a_animal}. One {weather} day the {young} "
+    "walked too far. {name} found it and brought it back. The mother was very happy.",
 )
 MAKERS: tuple[tuple[int, str], ...] = (
     (48, "conversation"),
@@ -60,7 +60,7 @@ class Corpus:
 
 
 def make_corpus(num_documents: int, seed: int) -> Corpus:
-    """Distinct documents by a seed. One of 25 is held out, by a hash of its text: the same one for every seed."""
+    """Distinct documents by a seed. One of 25 is held out, by a hash of its text: with every seed."""
     writer = Writer(random.Random(seed))
     documents: dict[str, bool] = {}
     while len(documents) < num_documents:
@@ -165,7 +165,9 @@ class Writer:
 
     def _story_asked(self) -> str:
         animal = self.generator.choice(list(self._of("sound")))
-        question = self.generator.choice(["Tell me a story.", "Tell me a short story.", "I want to hear a story."])
+        question = self.generator.choice(
+            ["Tell me a story.", "Tell me a short story.", "I want to hear a story."]
+        )
         return chat((question, self._tell(animal)))
 
     def _of(self, topic: str) -> dict[str, str]:
@@ -173,13 +175,13 @@ class Writer:
 
     def _tell(self, animal: str) -> str:
         choose = self.generator.choice
-        name, other = self.generator.sample(NAMES, 2)
+        name, other = self.generator.sample(NAMES.split(), 2)
         thing, job, plant = (choose(list(self._of(topic))) for topic in ("material", "work", "growth"))
         values = {topic: self._of(topic)[animal] for topic in ("colour", "food", "home", "young")}
         values |= {topic: self._of(topic)[thing] for topic in ("material", "place")}
         values |= {topic: self._of(topic)[job] for topic in ("work", "workplace")}
         return choose(STORIES).format(
-            **values, name=name, other=other, day=choose(DAYS), weather=choose(WEATHER),
+            **values, name=name, other=other, day=choose(DAYS.split()), weather=choose(WEATHER.split()),
             animal=animal, a_animal=with_article(animal), a_thing=with_article(thing),
             a_job=with_article(job), A_job=with_article(job).capitalize(), a_plant=with_article(plant),
             thing_colour=self._of("colour")[thing], plant_colour=self._of("colour")[plant],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 # name | kind | colour | home | food | sound | young | legs
 ANIMALS = """
@@ -189,22 +190,30 @@ colour | What colour is {a}? | What is the colour of {a}? | Which colour does {a
 home | Where does {a} live? | What is the home of {a}? | Where can I see {a}? | {A} lives in the {y}.
 food | What does {a} eat? | What is the food of {a}? | What should I feed {a}? | {A} eats {y}.
 sound | What sound does {a} make? | What do you hear from {a}? | How does {a} sound? | {A} {y}.
-young | What is a young {x} called? | What do you call a baby {x}? | What is the young of {a}? | A young {x} is called {ay}.
-legs | How many legs does {a} have? | Count the legs of {a}. | On how many legs does {a} walk? | {A} has {y} legs.
+young | What is a young {x} called? | What do you call a baby {x}? |
+    What is the young of {a}? | A young {x} is called {ay}.
+legs | How many legs does {a} have? | Count the legs of {a}. |
+    On how many legs does {a} walk? | {A} has {y} legs.
 growth | Where does {a} grow? | Where can I pick {a}? | In what place do you find {a}? | {A} grows {y}.
-material | What is {a} made of? | Which material is {a} made of? | From what do people make {a}? | {A} is made of {y}.
+material | What is {a} made of? | Which material is {a} made of? |
+    From what do people make {a}? | {A} is made of {y}.
 use | What is {a} for? | What do people use {a} for? | What can I do with {a}? | {A} is for {y}.
 place | Where do you find {a}? | Where should I look for {a}? | In what place is {a}? | You find {a} {y}.
 work | What does {a} do? | What is the work of {a}? | How does {a} earn money? | {A} {y}.
 tool | What does {a} use? | What is the tool of {a}? | What does {a} work with? | {A} works with {y}.
 workplace | Where does {a} work? | Where can I meet {a}? | What is the workplace of {a}? | {A} works {y}.
-opposite | What is the opposite of {x}? | Which word means the opposite of {x}? | Name the opposite of {x}. | The opposite of {x} is {y}.
-plural | What is the plural of {x}? | How do you write more than one {x}? | Give me the plural of {x}. | The plural of {x} is {y}.
-after | What comes after {x}? | Which one follows {x}? | Tell me what comes after {x}. | After {x} comes {y}.
-before | What comes before {x}? | Which one is before {x}? | Tell me what comes before {x}. | Before {x} comes {y}.
+opposite | What is the opposite of {x}? | Which word means the opposite of {x}? |
+    Name the opposite of {x}. | The opposite of {x} is {y}.
+plural | What is the plural of {x}? | How do you write more than one {x}? |
+    Give me the plural of {x}. | The plural of {x} is {y}.
+after | What comes after {x}? | Which one follows {x}? |
+    Tell me what comes after {x}. | After {x} comes {y}.
+before | What comes before {x}? | Which one is before {x}? |
+    Tell me what comes before {x}. | Before {x} comes {y}.
 sum | What is {x}? | How much is {x}? | Add up {x}. | {x} is {y}.
 difference | What is {x}? | How much is {x}? | Work out {x}. | {x} is {y}.
-bigger | Which is bigger, {x}? | Which one is the bigger animal, {x}? | Tell me which is bigger, {x}. | The {y} is bigger.
+bigger | Which is bigger, {x}? | Which one is the bigger animal, {x}? |
+    Tell me which is bigger, {x}. | The {y} is bigger.
 """
 
 
@@ -240,7 +249,8 @@ def with_article(noun: str) -> str:
 @lru_cache(maxsize=1)
 def sentences() -> dict[str, list[str]]:
     """Topic -> its questions, then its statement."""
-    rows = [[cell.strip() for cell in line.split("|")] for line in SENTENCES.strip().splitlines()]
+    lines = SENTENCES.replace("|\n    ", "| ").strip().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
     return {topic: texts for topic, *texts in rows}
 
 
@@ -254,14 +264,17 @@ def all_facts() -> list[Fact]:
     facts += [Fact("plural", *pair) for pair in _pairs(PLURALS)]
     for names in ORDERS.values():
         row = names.split()
-        facts += [Fact("after", first, second) for first, second in zip(row, row[1:], strict=False)]
-        facts += [Fact("before", second, first) for first, second in zip(row, row[1:], strict=False)]
+        facts += [Fact("after", first, second) for first, second in pairwise(row)]
+        facts += [Fact("before", second, first) for first, second in pairwise(row)]
     facts += [Fact("sum", f"{a} plus {b}", str(a + b)) for a in range(13) for b in range(13)]
     facts += [Fact("difference", f"{a} minus {b}", str(a - b)) for a in range(13) for b in range(a + 1)]
     sizes = SIZES.split()
     for small, name in enumerate(sizes):
         for other in sizes[small + 1 :]:
-            texts = (f"{with_article(name)} or {with_article(other)}", f"{with_article(other)} or {with_article(name)}")
+            texts = (
+                f"{with_article(name)} or {with_article(other)}",
+                f"{with_article(other)} or {with_article(name)}",
+            )
             facts += [Fact("bigger", text, other) for text in texts]
     return facts
 

@@ -122,7 +122,9 @@ def train(model: PreTrainedModel, rows: torch.Tensor, plan: Plan, part: Path | N
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
     losses = _resume(model, optimizer, part)
     if len(losses) > plan.steps:
-        raise SystemExit(f"{part}: has {len(losses)} steps, more than the {plan.steps} of the plan: remove it")
+        raise SystemExit(
+            f"{part}: has {len(losses)} steps, more than the {plan.steps} of the plan: remove it"
+        )
     model.train()
     for step in range(len(losses), plan.steps):
         for group in optimizer.param_groups:
