@@ -179,8 +179,8 @@ ORDERS = {
 
 # From small to big.
 SIZES = """
-ant bee spider cricket butterfly mouse frog squirrel rabbit cat fox dog wolf goat sheep pig deer tiger lion bear
-cow horse camel elephant whale
+ant bee spider cricket butterfly mouse frog squirrel rabbit cat fox dog wolf goat sheep pig deer tiger lion
+bear cow horse camel elephant whale
 """
 
 # topic | question ... | statement; {a} is the thing with its article, {x} the thing alone, {y} the answer.
