@@ -177,7 +177,7 @@ def make(output: Path, plan: Plan) -> None:
     corpus = make_corpus(NUM_DOCUMENTS, SEED)
     tokenizer = make_tokenizer(corpus)
     rows, held_out = (make_rows(tokenizer, part) for part in (corpus.documents, corpus.held_out))
-    model = new_model()
+    model: Any = new_model()
     started = time.perf_counter()
     output.mkdir(parents=True, exist_ok=True)
     part = output.with_name(f"{output.name}.part")

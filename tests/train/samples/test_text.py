@@ -50,13 +50,14 @@ def test_a_conversation_is_what_the_chat_template_writes() -> None:
 
 
 def test_every_token_is_a_byte_or_part_of_text_in_these_files() -> None:
-    text = " ".join(path.read_text(encoding="utf-8") for path in SOURCES).lower()
+    """The markers of turns are Qwen's special tokens: parts of them stand behind marks of punctuation."""
+    text = " ".join([*(path.read_text(encoding="utf-8") for path in SOURCES), *SPECIAL_TOKENS]).lower()
     vocabulary = json.loads((pretrained_folder() / "tokenizer.json").read_text(encoding="utf-8"))["model"][
         "vocab"
     ]
     learned = [token for token in vocabulary if len(token) > 1 and token not in SPECIAL_TOKENS]
     assert len(learned) > 1500
-    foreign = [token for token in learned if token.strip("ĠĊ").lower() not in text]
+    foreign = [token for token in learned if token.strip("ĠĊ?!.").lower() not in text]
     assert foreign == []
 
 
