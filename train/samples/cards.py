@@ -15,6 +15,8 @@ from train.samples.facts import Fact
 
 SEED = 1
 NUM_ROWS, NUM_EVAL_ROWS = 400, 40
+LEFT_OUT = ("sum", "difference", "bigger")
+"""A card is on one thing; and a model this small does not reckon well."""
 HERE = Path(__file__).parent
 TRAIN_FILE, EVAL_FILE = HERE / "cards.jsonl", HERE / "cards-eval.jsonl"
 
@@ -27,7 +29,9 @@ def make_cards() -> tuple[list[Row], list[Row]]:
     writer = Writer(generator)
     facts: dict[Fact, None] = {}
     while len(facts) < NUM_ROWS + NUM_EVAL_ROWS:
-        facts[writer.fact()] = None
+        fact = writer.fact()
+        if fact.topic not in LEFT_OUT:
+            facts[fact] = None
     rows = [_card(fact, generator.choice(fact.questions())) for fact in facts]
     return rows[:NUM_ROWS], rows[NUM_ROWS:]
 
