@@ -13,7 +13,8 @@ VENV=${VENV:-.venv}
 RESULTS=${RESULTS:-quickstart-results}
 IMAGE=isotune:cpu
 OFFLINE_BASE=isotune-base:cpu # where no registry answers, a local image of this name is the base, and this is said
-SET=(--config tiny)
+# A small pretrained model answers in sentences; the rows teach it to answer with cards, on facts that it knows.
+SET=(--config cards)
 
 say() { printf '== %s\n' "$*"; }
 fail() { # fail CODE WHAT HINT
@@ -88,16 +89,17 @@ run_in_containers() {
   # A new one takes the rights of the image's /out, which any uid of group 0 may write.
   inputs=$(docker volume create) outputs=$(docker volume create)
   trap 'docker volume rm -f "$inputs" "$outputs" >/dev/null' EXIT
-  contained -v "$inputs:/out" $IMAGE train make-tiny --kind text --output /out/model
+  contained -v "$inputs:/out" $IMAGE train make-tiny --kind text --pretrained --output /out/model
   id=$(docker create -v "$inputs:/out" $IMAGE)
-  docker cp -q train/samples/physics.jsonl "$id:/out/physics.jsonl" && docker rm "$id" >/dev/null
+  for name in cards cards-eval; do docker cp -q "train/samples/$name.jsonl" "$id:/out/$name.jsonl"; done
+  docker rm "$id" >/dev/null
   mkdir -p "$RESULTS"
   say "verify"
   contained $IMAGE train verify --json >"$RESULTS/verify.json"
   for name in lora oft; do
     say "$name"
     contained -v "$inputs:/data:ro" -v "$outputs:/out" $IMAGE train --adapter $name \
-      --model /data/model --data /data/physics.jsonl --output /out/$name "${SET[@]}"
+      --model /data/model --data /data/cards.jsonl --eval-data /data/cards-eval.jsonl --output /out/$name "${SET[@]}"
     contained -v "$inputs:/data:ro" -v "$outputs:/out:ro" $IMAGE python -c "$LOADS" /data/model /out/$name/adapter
   done
   id=$(docker create -v "$outputs:/out" $IMAGE)
@@ -111,13 +113,13 @@ run_in_venv() {
   "$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --no-index --no-build-isolation --editable .
   "$VENV/bin/python" build.py build-info --backend cpu --prefix "$VENV"
   mkdir -p "$RESULTS"
-  "$VENV/bin/train" make-tiny --kind text --output "$RESULTS/model"
+  "$VENV/bin/train" make-tiny --kind text --pretrained --output "$RESULTS/model"
   say "verify"
   "$VENV/bin/train" verify --json >"$RESULTS/verify.json"
   for name in lora oft; do
     say "$name"
-    "$VENV/bin/train" --adapter $name --model "$RESULTS/model" --data train/samples/physics.jsonl \
-      --output "$RESULTS/$name" "${SET[@]}"
+    "$VENV/bin/train" --adapter $name --model "$RESULTS/model" --data train/samples/cards.jsonl \
+      --eval-data train/samples/cards-eval.jsonl --output "$RESULTS/$name" "${SET[@]}"
     "$VENV/bin/python" -c "$LOADS" "$RESULTS/model" "$RESULTS/$name/adapter"
   done
 }

@@ -113,6 +113,8 @@ def test_the_table_has_a_row_per_run(tmp_path: Path) -> None:
             "num_trainable_parameters": 63488,
             "first_loss": 6.3664,
             "last_loss": loss,
+            **({"eval_loss_before": 7.1, "eval_loss_after": 0.5} if adapter == "oft" else {}),
+            "generations": [{"prompt": "What?", "before": "b", "after": f"by {adapter}", "wanted": "w"}],
             "seconds": 41.7,
             "peak_memory_bytes": 2**29,
         }
@@ -127,7 +129,10 @@ def test_the_table_has_a_row_per_run(tmp_path: Path) -> None:
     )
     assert done.stdout.splitlines() == table_lines(tmp_path)
     assert [line.split() for line in table_lines(tmp_path)[1:3]] == [
-        ["lora", "63,488", "6.366", "4.200", "42", "512", "MiB"],
-        ["oft", "63,488", "6.366", "4.100", "42", "512", "MiB"],
+        ["lora", "63,488", "6.366", "4.200", "-", "42", "512", "MiB"],
+        ["oft", "63,488", "6.366", "4.100", "7.100", "->", "0.500", "42", "512", "MiB"],
     ]
+    answers = [line.split() for line in table_lines(tmp_path)[3:-1]]
+    assert answers[0] == ["prompt:", "What?"]
+    assert answers[1:] == [["before:", "b"], ["lora:", "by", "lora"], ["oft:", "by", "oft"], ["wanted:", "w"]]
     assert str(tmp_path) in table_lines(tmp_path)[-1]

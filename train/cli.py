@@ -123,14 +123,25 @@ def verify(
 def make_tiny_command(
     output: Annotated[Path, typer.Option(help="a new or empty folder", metavar="DIR")],
     kind: Annotated[str, typer.Option(help="what the model reads", metavar="text")] = "text",
-    seed: Annotated[int, typer.Option(help="of the random weights", min=0, max=2**63 - 1)] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="of the random weights; 0 where not given", min=0, max=2**63 - 1)
+    ] = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="copy the one that ships, which knows simple English")
+    ] = False,
 ) -> None:
     """Make a deterministic tiny Qwen2 checkpoint, for demos and tests."""
     if kind != "text":
         raise UserError(f"--kind {kind}: is not a kind", "the kinds are: text")
-    from train.checks.tiny import make_tiny
+    if pretrained and seed is not None:
+        raise UserError(f"--seed {seed}: has no effect with --pretrained", "leave one of them out")
+    from train.checks.tiny import copy_pretrained, make_tiny
 
-    make_tiny(output, seed)
+    if pretrained:
+        copy_pretrained(output)
+        typer.echo(f"copied the small pretrained text model to {output}")
+        return
+    make_tiny(output, seed or 0)
     typer.echo(f"made a tiny text model in {output}")
 
 

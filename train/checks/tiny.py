@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,42 +55,75 @@ def samples_file() -> Path:
     return Path(__file__).parent.parent / "samples" / "physics.jsonl"
 
 
+def pretrained_folder() -> Path:
+    """The small Qwen2 that ships: it knows simple English facts (`train.samples`)."""
+    return Path(__file__).parent.parent / "samples" / "pretrained"
+
+
 def make_tiny(folder: Path, seed: int = 0) -> None:
     """Write a tiny random text checkpoint into a new or empty folder. The same seed gives the same bytes.
 
     UserError (exit 78) where the folder holds something already.
     """
+    _fill_folder(folder, write_tokenizer)
+    quiet_libraries()
+    tiny_model(seed).save_pretrained(folder)
+    share_files(folder)
+
+
+def copy_pretrained(folder: Path) -> None:
+    """Copy the pretrained checkpoint that ships into a new or empty folder; UserError as for `make_tiny`."""
+
+    def copy(into: Path) -> None:
+        for path in sorted(pretrained_folder().iterdir()):
+            shutil.copyfile(path, into / path.name)
+
+    _fill_folder(folder, copy)
+
+
+def _fill_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--output {folder}: is not empty", "name a new folder", EXIT_CONFIG)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_tokenizer(folder)
+        fill(folder)
     except OSError as fault:
         raise UserError(
             f"--output {folder}: cannot be written: {fault.strerror}",
             "name a folder you may write",
             EXIT_CONFIG,
         ) from None
-    quiet_libraries()
-    tiny_model(seed).save_pretrained(folder)
-    share_files(folder)
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A byte-level BPE trained on the sample rows, with ChatML: eos `<|im_end|>`, pad `<|endoftext|>`."""
+    """A byte-level BPE trained on the sample rows."""
+    from tokenizers import pre_tokenizers
+
+    rows = [json.loads(line) for line in samples_file().read_text(encoding="utf-8").splitlines()]
+    texts = [f"{row['instruction']}\n{row['output']}" for row in rows]
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    write_tokenizer_files(folder, train_tokenizer(texts, NUM_TOKENS, split))
+
+
+def train_tokenizer(texts: Iterable[str], num_tokens: int, split: Any) -> Any:
+    """A BPE of `num_tokens` tokens, Qwen's special ones first. `split`: the pre-tokenizer, down to bytes."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = split
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=NUM_TOKENS,
+        vocab_size=num_tokens,
         special_tokens=[AddedToken(token, special=True) for token in SPECIAL_TOKENS],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    rows = [json.loads(line) for line in samples_file().read_text(encoding="utf-8").splitlines()]
-    tokenizer.train_from_iterator((f"{row['instruction']}\n{row['output']}" for row in rows), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def write_tokenizer_files(folder: Path, tokenizer: Any) -> None:
+    """The files of a tokenizer with ChatML: eos `<|im_end|>`, pad `<|endoftext|>`."""
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

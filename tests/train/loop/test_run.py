@@ -219,7 +219,7 @@ def test_a_warmup_from_zero_is_no_missing_gradient(recipe: dict[str, Any], warmu
     assert results["gradients"].startswith("28 of 28")
 
 
-@pytest.mark.parametrize("name", ["lora", "oft", "tiny"])
+@pytest.mark.parametrize("name", ["cards", "lora", "oft", "tiny"])
 def test_every_shipped_recipe_trains(recipe: dict[str, Any], name: str) -> None:
     from train.recipe import build_config
 

@@ -1,0 +1,149 @@
+"""Run tests with other versions of the libraries: `python tests/version_sets.py B C -- PYTEST-ARGUMENTS`.
+
+Each set gets a virtual environment of its own, whose packages come before those of the environment that runs
+this script: torch and all that the sets share is used from there, and only what differs is fetched, with pip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import venv
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SETS = {
+    "B": {
+        "transformers": "5.14.1",
+        "peft": "0.21.2",
+        "accelerate": "1.15.0",
+        "huggingface_hub": "1.33.0",
+        "tokenizers": "0.22.2",
+        "datasets": "4.8.5",
+    },
+    "C": {
+        "transformers": "4.57.6",
+        "peft": "0.18.1",
+        "accelerate": "1.12.0",
+        "huggingface_hub": "0.36.2",
+        "tokenizers": "0.22.2",
+        "datasets": "4.8.5",
+    },
+}
+"""A, the newest consistent one, is what the locks hold. B is what most NPU reports use, C the last 4.x."""
+SHOWN = ("torch", "transformers", "peft", "accelerate", "huggingface_hub", "tokenizers", "datasets", "numpy")
+
+
+class NotMade(Exception):
+    """The environment of a set that could not be made, with the reason."""
+
+
+def site_packages(folder: Path) -> Path:
+    """Where a virtual environment of this Python keeps its packages."""
+    return folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+
+def python_of(folder: Path) -> Path:
+    return folder / "bin" / "python"
+
+
+def layer(folder: Path, below: Path, with_pip: bool = True) -> None:
+    """Make a virtual environment that also sees the packages in the folder `below`, after its own.
+
+    A line in a .pth file is appended to sys.path as it is: a package of the new environment hides the whole
+    package of the same name below it, metadata too, and .pth files below it (an editable install) do not act.
+    pip takes what lies below as installed and leaves it alone.
+    """
+    venv.EnvBuilder(with_pip=with_pip, clear=True, symlinks=True).create(folder)
+    (site_packages(folder) / "below.pth").write_text(f"{below}\n", encoding="utf-8")
+
+
+def make(folder: Path, pins: dict[str, str]) -> None:
+    """The environment of a set, unless it is there already; NotMade where a pin does not hold in it."""
+    below = site_packages(Path(sys.prefix))
+    lines = [f"{name}=={version}" for name, version in pins.items()]
+    installed = sorted(f"{found.name} {found.version}" for found in metadata.distributions(path=[str(below)]))
+    wanted = hashlib.sha256(json.dumps([lines, installed, str(below)]).encode()).hexdigest()
+    stamp = folder / ".made"
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        return
+    layer(folder, below)
+    pip = [str(python_of(folder)), "-m", "pip", "--disable-pip-version-check"]
+    for command in ([*pip, "install", "-q", *lines], [*pip, "check"]):
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise NotMade(f"pip {command[4]}: {(done.stdout + done.stderr).strip()}")
+    found = versions(folder, list(pins))
+    wrong = [f"{name} is {found[name]}, not {pins[name]}" for name in pins if found[name] != pins[name]]
+    if wrong:
+        raise NotMade("; ".join(wrong))
+    stamp.write_text(wanted, encoding="utf-8")
+
+
+def versions(folder: Path, names: list[str]) -> dict[str, str]:
+    """Name -> version of what a process of that environment would import; `missing` where there is none."""
+    code = """
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        found[name] = "missing"
+print(json.dumps(found))
+"""
+    command = [str(python_of(folder)), "-c", code, *names]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def run_tests(folder: Path, arguments: list[str]) -> int:
+    """pytest's exit code, with the set's Python for the tests and for the processes that they start."""
+    python = str(python_of(folder))
+    environment = {**os.environ, "ISOTUNE_TEST_PYTHON": python}
+    tokenizer = Path(sys.prefix) / "qwen3-tokenizer"  # where test.sh puts it
+    if tokenizer.exists():
+        environment.setdefault("ISOTUNE_TEST_QWEN3", str(tokenizer))
+    return subprocess.run(
+        [python, "-m", "pytest", *arguments], check=False, cwd=ROOT, env=environment
+    ).returncode
+
+
+def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Own arguments, and those after `--`, which are pytest's."""
+    border = arguments.index("--") if "--" in arguments else len(arguments)
+    parser = argparse.ArgumentParser(
+        description=__doc__, usage="%(prog)s [--folder DIR] SET... -- PYTEST-ARGS..."
+    )
+    parser.add_argument("sets", nargs="+", choices=sorted(SETS), metavar="SET", help="B or C")
+    parser.add_argument("--folder", type=Path, default=Path(sys.prefix) / "sets", help="of the environments")
+    return parser.parse_args(arguments[:border]), arguments[border + 1 :]
+
+
+def main(arguments: list[str]) -> int:
+    """1 where the tests of any set failed, or a set could not be made."""
+    options, pytest_arguments = parse(arguments)
+    outcomes = {}
+    for name in dict.fromkeys(options.sets):
+        folder = options.folder.resolve() / name
+        try:
+            make(folder, SETS[name])
+        except NotMade as fault:
+            outcomes[name] = f"failed: the environment could not be made: {fault}"
+            continue
+        found = ", ".join(f"{key} {value}" for key, value in versions(folder, list(SHOWN)).items())
+        print(f"== set {name}: {found}", flush=True)
+        code = run_tests(folder, pytest_arguments)
+        outcomes[name] = "passed" if code == 0 else f"failed: pytest ended with {code}"
+    print("\n".join(f"set {name}: {outcome}" for name, outcome in outcomes.items()))
+    return int(any(outcome != "passed" for outcome in outcomes.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
