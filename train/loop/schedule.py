@@ -76,13 +76,14 @@ class PlanCallback(TrainerCallback):
 
 
 def plan(config: RunConfig, arguments: TrainingArguments, num_steps: int) -> dict[str, Any]:
-    """What the settings come to, for run.json. `num_steps`: of the whole run."""
+    """What the settings come to, for run.json; of tokens in a step, the most. `num_steps`: of the whole run."""
     devices = arguments.world_size
-    batch, accumulated = config.per_device_train_batch_size, config.gradient_accumulation_steps
+    unit, batch = ("tokens", config.per_device_tokens) if config.per_device_tokens else ("samples", None)
+    batch = batch or config.per_device_train_batch_size
     return {
         "num_steps": num_steps,
         "num_devices": devices,
-        "samples_per_step": batch * accumulated * devices,
+        f"{unit}_per_step": batch * config.gradient_accumulation_steps * devices,
         "learning_rate": arguments.learning_rate,
         "lr_scale_with_world_size": config.lr_scale_with_world_size,
         "warmup_steps": int(arguments.get_warmup_steps(num_steps)),
@@ -93,17 +94,16 @@ def plan(config: RunConfig, arguments: TrainingArguments, num_steps: int) -> dic
 def plan_lines(config: RunConfig, planned: dict[str, Any]) -> list[str]:
     """The plan in words."""
     devices, steps, warmup = (planned[name] for name in ("num_devices", "num_steps", "warmup_steps"))
-    lines = [
-        f"a step: {config.per_device_train_batch_size} samples x {config.gradient_accumulation_steps} "
-        f"accumulated x {devices} {'device' if devices == 1 else 'devices'} = "
-        f"{planned['samples_per_step']} samples; {steps} steps",
+    unit = "tokens" if config.per_device_tokens else "samples"
+    batch = config.per_device_tokens or config.per_device_train_batch_size
+    return [
+        f"a step: {'at most ' if unit == 'tokens' else ''}{batch} {unit} x "
+        f"{config.gradient_accumulation_steps} accumulated x {devices} "
+        f"{'device' if devices == 1 else 'devices'} = {planned[f'{unit}_per_step']} {unit}; {steps} steps",
         f"learning rate: {planned['learning_rate']:.3g}{_scaling(config, devices)}, "
         f"{config.lr_scheduler_type}{f' after {warmup} steps of warmup' if warmup else ''}; "
         f"{planned['optimizer']}",
     ]
-    if warmup >= steps:
-        lines.append(f"note: {warmup} steps of warmup are not over when training ends after {steps}")
-    return lines
 
 
 def _scaling(config: RunConfig, devices: int) -> str:

@@ -112,10 +112,14 @@ def test_the_learning_rate_is_scaled_by_the_number_of_devices_only_where_asked(
     assert ("(1 x 4, linear in the number of devices)" in lines[1]) == (scaling == "linear")
 
 
-def test_a_plan_counts_samples_and_says_a_warmup_that_never_ends(tmp_path: Path) -> None:
+def test_a_plan_counts_samples_or_tokens(tmp_path: Path) -> None:
     run = config(warmup_steps=9, gradient_accumulation_steps=3, per_device_train_batch_size=2)
     planned = schedule.plan(run, arguments(run, tmp_path), 4)
     assert (planned["samples_per_step"], planned["warmup_steps"], planned["num_devices"]) == (6, 9, 1)
     lines = schedule.plan_lines(run, planned)
     assert lines[0] == "a step: 2 samples x 3 accumulated x 1 device = 6 samples; 4 steps"
-    assert lines[2] == "note: 9 steps of warmup are not over when training ends after 4"
+    run = config(per_device_tokens=512, gradient_accumulation_steps=2)
+    planned = schedule.plan(run, arguments(run, tmp_path), 4)
+    assert planned["tokens_per_step"] == 1024 and "samples_per_step" not in planned
+    line = schedule.plan_lines(run, planned)[0]
+    assert line == "a step: at most 512 tokens x 2 accumulated x 1 device = 1024 tokens; 4 steps"
