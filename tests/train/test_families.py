@@ -220,4 +220,6 @@ def test_a_checkpoint_of_real_shape_with_the_real_qwen3_tokenizer_trains(
     assert abs(results["first_loss"] / math.log(151_936) - 1) <= 0.05
     assert "ln V = 11.931: an untrained model starts here" in done.stdout
     lines = (tmp_path / "out" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert all(math.isfinite(json.loads(line)["loss"]) for line in lines)
+    found = [json.loads(line) for line in lines]
+    assert all(math.isfinite(line["loss"]) for line in found if "finding" not in line)
+    assert [line["finding"]["name"] for line in found if "finding" in line] == ["first_loss_at_uniform"]

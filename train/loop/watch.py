@@ -106,10 +106,10 @@ class HealthWatch:
         """Judge a line of metrics that was just written."""
         self.lines.append(line)
         if len(self.lines) == 1:
-            finding = first_loss_finding(line, self.vocab_size, bool(self.config.init_adapter))
-            self.findings.add(finding)
-            if finding is None:
-                print(judge_first_loss(line.loss, self.vocab_size), flush=True)
+            verdict = judge_first_loss(line.loss, self.vocab_size)
+            if not verdict.startswith("warning"):  # the finding says it
+                print(verdict, flush=True)
+            self.findings.add(first_loss_finding(line, self.vocab_size, bool(self.config.init_adapter)))
         uniform = math.log(self.vocab_size)
         for finding in symptoms.judge(self.lines, uniform, self.warmup_steps):
             self.findings.add(finding)

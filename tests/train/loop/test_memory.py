@@ -102,7 +102,7 @@ def test_what_is_out_of_memory_and_what_is_not() -> None:
 def test_running_out_of_memory_tells_what_would_fit_and_keeps_the_last_step(
     short: dict[str, Any], limit: Limit, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = limit(10, from_step=2)
+    asked = limit(10, from_step=2, relieved=True)
     with pytest.raises(UserError) as caught:
         go(short)
     fault = caught.value
