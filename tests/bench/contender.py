@@ -21,10 +21,11 @@ BATCH = 8
 
 
 class Clock:
-    """Seconds from the first step to the last one, and from the command to the end of the first."""
+    """Seconds of training, by the wall and of this process; from the command to the end of the first step."""
 
     def __init__(self) -> None:
-        self.begun = self.first = self.ended = 0.0
+        self.begun = self.ended = (0.0, 0.0)
+        self.first = 0.0
 
     def callback(self) -> Any:
         from transformers import TrainerCallback
@@ -33,11 +34,11 @@ class Clock:
 
         class Callback(TrainerCallback):
             def on_train_begin(self, *_: Any, **__: Any) -> None:
-                clock.begun = time.perf_counter()
+                clock.begun = time.perf_counter(), time.process_time()
 
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 clock.first = clock.first or time.time() - STARTED
-                clock.ended = time.perf_counter()
+                clock.ended = time.perf_counter(), time.process_time()
 
         return Callback()
 
@@ -179,7 +180,8 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
         task(place, clock, **settings)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    found = {"seconds": clock.ended - clock.begun, "first_step": clock.first, "peak_memory_bytes": peak}
+    wall, cpu = (end - begin for begin, end in zip(clock.begun, clock.ended, strict=True))
+    found = {"wall": wall, "cpu": cpu, "first_step": clock.first, "peak_memory_bytes": peak}
     print(json.dumps(found))
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 TORCH = "torch==2.13.0"
-PEERS = {"TRL": "trl==1.16.0", "LLaMA-Factory": "llamafactory==0.9.5"}
+PEERS = {"TRL": ["trl==1.16.0", "peft==0.21.2"], "LLaMA-Factory": ["llamafactory==0.9.5"]}
 LEFT_OUT = ("torch", "torchaudio", "torchvision")
 """What a peer asks for and text does not need; their wheels would bring another torch."""
 
@@ -27,12 +27,13 @@ def _environment(peer: str, folder: Path) -> Path:
     if not (place / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
         _install(python, TORCH)
-        _install(python, "--no-deps", PEERS[peer])
-        name = PEERS[peer].partition("==")[0]
+        first, *more = PEERS[peer]
+        _install(python, "--no-deps", first)
+        name = first.partition("==")[0]
         needed = _output(
             python, f"from importlib.metadata import requires; print(*requires({name!r}), sep='\\n')"
         )
-        _install(python, *wanted(needed.splitlines()))
+        _install(python, *wanted(needed.splitlines()), *more)
         # LLaMA-Factory imports torchaudio at its start; for text an empty module is enough.
         audio = Path(_output(python, "import sysconfig; print(sysconfig.get_path('purelib'))")) / "torchaudio"
         audio.mkdir(exist_ok=True)

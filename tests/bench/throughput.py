@@ -1,11 +1,12 @@
 """Fine-tuning throughput and peak memory against other trainers, on the same checkpoint and rows.
 
     python tests/bench/throughput.py [--rows N] [--rounds N] [--threads N] [--peers FOLDER]
-        [--contenders NAME ...] [--data-rows N] [--json]
+        [--contenders NAME ...] [--clock wall|cpu] [--data-rows N] [--json]
 
 ISOTUNE_TEST_QWEN3 names a folder with the Qwen3 tokenizer. Each contender trains one epoch in a process of
 its own, in every round once, in another order each time; figures are medians. `--peers` is where TRL and
-LLaMA-Factory have, or get, environments of their own; without it they are skipped. Wants a quiet machine.
+LLaMA-Factory have, or get, environments of their own; without it they are skipped. On a busy machine
+`--clock cpu --threads 1` counts each process's own seconds: ratios then hold, rates do not.
 """
 
 from __future__ import annotations
@@ -54,15 +55,21 @@ def measure(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     order, rates = list(taken), []
     for number in range(options.rounds):
         random.Random(number).shuffle(order)
-        rates.append(matmul_rate(options.threads))
+        rates.append(matmul_rate(options.threads, options.clock))
         for name in order:
             taken[name].append(run(str(pythons[name]), name, place, options.threads))
-    figures = {name: in_words(results, rows) for name, results in taken.items()}
+    figures = {name: in_words(results, rows, options.clock) for name, results in taken.items()}
     share = useful_operations(rows) / statistics.median(rates)
     for found in figures.values():
         found["share_of_matmul_rate"] = share / found["seconds"]
     settings = {name: CONTENDERS[name][1] for name in figures}
-    report = {"rows": rows, "matmul_rate": statistics.median(rates), "figures": figures, "settings": settings}
+    report = {
+        "clock": options.clock,
+        "rows": rows,
+        "matmul_rate": statistics.median(rates),
+        "figures": figures,
+        "settings": settings,
+    }
     if options.data_rows:
         report["data"] = data_cost(place, options.data_rows)
     return report | {"skipped": skipped, "load": list(os.getloadavg()), "bars": judge(figures)}
@@ -81,9 +88,10 @@ def run(python: str, name: str, place: Path, threads: int) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def in_words(results: list[dict[str, float]], rows: dict[str, int]) -> dict[str, float]:
+def in_words(results: list[dict[str, float]], rows: dict[str, int], clock: str) -> dict[str, float]:
     """The medians over the rounds. Tokens are those of the rows, without padding, the same for everyone."""
     found = {name: statistics.median(result[name] for result in results) for name in results[0]}
+    found["seconds"] = found[clock]
     rates = {name: rows[f"num_{name}"] / found["seconds"] for name in ("target_tokens", "tokens")}
     return found | {f"{name}_per_second": value for name, value in rates.items()}
 
@@ -104,17 +112,18 @@ def _holds(figure: str, value: float, bound: float) -> bool:
     return value >= bound if figure == "seconds" else value <= bound
 
 
-def matmul_rate(threads: int) -> float:
+def matmul_rate(threads: int, clock: str) -> float:
     """Floating-point operations per second of fp32 products of the model's widest layer."""
     import torch
 
     torch.set_num_threads(threads)
     left, right = torch.randn(1440, 896), torch.randn(4864, 896)
     left @ right.T
-    started = time.perf_counter()
+    now = {"wall": time.perf_counter, "cpu": time.process_time}[clock]
+    started = now()
     for _ in range(20):
         left @ right.T
-    return 20 * 2 * left.numel() * len(right) / (time.perf_counter() - started)
+    return 20 * 2 * left.numel() * len(right) / (now() - started)
 
 
 DATA_COST = """
@@ -150,7 +159,8 @@ def show(report: dict[str, Any]) -> None:
     rows = report["rows"]
     print(
         f"{rows['num_rows']} rows, {rows['num_tokens']} tokens, {rows['num_target_tokens']} of them targets, "
-        f"longest {rows['longest']}; matmul {report['matmul_rate'] / 1e9:.0f} GFLOP/s; load {report['load']}"
+        f"longest {rows['longest']}; matmul {report['matmul_rate'] / 1e9:.0f} GFLOP/s; "
+        f"{report['clock']} seconds; load {report['load'][0]:.1f}"
     )
     print(f"{'':24}{'s':>8}{'target/s':>10}{'tokens/s':>10}{'peak GB':>9}{'1st step':>10}{'of matmul':>11}")
     for name, found in report["figures"].items():
@@ -180,6 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peers", type=Path, help="folder with the peers' environments; made where missing")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--data-rows", type=int, default=100_000, help="0: without the cost of data")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
