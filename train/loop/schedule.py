@@ -76,7 +76,7 @@ class PlanCallback(TrainerCallback):
 
 
 def plan(config: RunConfig, arguments: TrainingArguments, num_steps: int) -> dict[str, Any]:
-    """What the settings come to, for run.json; of tokens in a step, the most. `num_steps`: of the whole run."""
+    """What the settings come to, for run.json (tokens: at most). `num_steps`: of the whole run."""
     devices = arguments.world_size
     unit, batch = ("tokens", config.per_device_tokens) if config.per_device_tokens else ("samples", None)
     batch = batch or config.per_device_train_batch_size
