@@ -104,14 +104,13 @@ def test_a_tensor_that_the_optimizer_does_not_know_is_named_before_the_first_ste
 def test_a_step_without_a_target_token_is_an_error_and_never_a_loss_of_zero(
     short: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from train.data import collate
-    from train.loop import trainer
+    from train.loop import packed, trainer
 
-    def masked(samples: Any, pad_token_id: int) -> Any:
-        batch = collate.collate(samples, pad_token_id)
-        return batch | {"labels": torch.full_like(batch["labels"], -100)}
+    def masked(*rest: Any, **named: Any) -> Any:
+        batch = packed.batch_of(*rest, **named)
+        return batch | {"labels": torch.full_like(batch["labels"], -100), "num_target_tokens": 0}
 
-    monkeypatch.setattr(trainer, "collate", masked)
+    monkeypatch.setattr(trainer, "batch_of", masked)
     fault = stopped(short)
     assert fault.message.startswith("step 1: 0 target tokens in this step\nin the batch of\n")
     assert f"{short['data']}:1" in fault.message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from train.data.collate import collate
+from train.data.collate import pad
 from train.data.template import IGNORED, Sample
 from train.loop.nonfinite import rows
 from train.loop.pieces import Batch, pieces, size_of
@@ -12,7 +12,7 @@ from train.loop.pieces import Batch, pieces, size_of
 
 def padded(*lengths: int) -> Batch:
     samples = [Sample(list(range(1, n + 1)), [IGNORED, *range(2, n + 1)], f"d:{n}") for n in lengths]
-    return collate(samples, pad_token_id=0)
+    return pad(samples, 0)
 
 
 def packed(*lengths: int) -> Batch:
