@@ -34,7 +34,7 @@ def template(tiny: Path) -> Any:
 
 
 def load(path: Path, template: ChatTemplate, **options: Any) -> Any:
-    return load_samples(path, template, 64, "drop", "auto", **options)
+    return load_samples(path, template, 64, "drop", sample_cache="auto", **options)
 
 
 def is_hit(loaded: Any) -> bool:
@@ -93,7 +93,7 @@ def test_few_rows_and_a_cache_that_is_off_leave_no_file(
     write_rows: Callable[..., Path], template: Any, folder: Path
 ) -> None:
     load(write_rows(*ROWS[:2]), template)
-    load_samples(write_rows(*ROWS), template, 64, "drop", "off")
+    load_samples(write_rows(*ROWS), template, 64, "drop", sample_cache="off")
     assert not folder.exists()
 
 
