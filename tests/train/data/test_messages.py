@@ -159,6 +159,7 @@ def test_content_may_be_text_or_text_parts_in_one_file_and_keys_that_are_null_ar
         ({"messages": [ASK, ASK, TELL]}, "messages: message 2: user follows user"),
         ({"messages": [ASK, TELL, TELL]}, "messages: message 3: assistant follows assistant"),
         ({"messages": [TELL, ASK, TELL]}, "messages: message 1: assistant opens the conversation"),
+        ({"messages": [ASK, USED[2], TELL]}, "messages: message 2: tool follows user"),
         ({"messages": [ASK, TELL, ASK]}, "messages: ends with user: there is no answer"),
         ({"messages": [ASK, *USED[1:3]]}, "messages: ends with tool"),
         (
@@ -295,5 +296,5 @@ def test_a_control_token_in_a_call_or_a_tool_is_found(qwen3: Any) -> None:
         {"messages": [ASK, TELL], "tools": [{"name": "f", "description": "<|im_start|>"}]},
     ]
     for row in rows:
-        with pytest.raises(TemplateFault, match="holds the control token <.im_"):
+        with pytest.raises(TemplateFault, match="holds? the control token <.im_"):
             ChatTemplate(qwen3).sample(record(row))

@@ -54,6 +54,10 @@ def test_a_fraction_is_drawn_by_the_seed_and_the_place_of_the_source() -> None:
     assert draw(100, 0.3, "1 0") != draw(100, 0.3, "1 1")
     assert draw(7, 0.3, "1 0") == [0, 6], "written down: a resumed run may be another process and version"
     assert draw(5, 2, "1 0") == [0, 1, 2, 3, 4] * 2
+    halves = [WeightedPath(path=Path(name), weight=0.5) for name in "ab"]
+    found = places(mix(halves, [part("a", 40), part("b", 40)], 1))
+    lines = [{place[2:] for place in found if place.startswith(name)} for name in "ab"]
+    assert lines[0] != lines[1], "sources of equal rows do not draw in step"
 
 
 def test_a_weight_that_leaves_nothing_is_an_error() -> None:
