@@ -38,9 +38,9 @@ def test_bars_compare_seconds_and_memory_the_right_way_round() -> None:
     def of(seconds: float, peak: float) -> dict[str, float]:
         return {"seconds": seconds, "peak_memory_bytes": peak}
 
-    bars = throughput.judge({"isotune": of(10, 3), "LLaMA-Factory": of(23, 5), "TRL": of(30, 5)})
+    bars = throughput.judge({"isotune": of(10, 3), "LLaMA-Factory": of(25, 5), "TRL": of(30, 5)})
     assert bars == {
-        "tokens/s of LLaMA-Factory's default": {"value": 2.3, "bound": 2.2, "ok": True},
+        "tokens/s of LLaMA-Factory's default": {"value": 2.5, "bound": 2.2, "ok": True},
         "tokens/s of TRL's default": {"value": 3.0, "bound": 3.5, "ok": False},
         "memory of LLaMA-Factory's default": {"value": 0.6, "bound": 0.75, "ok": True},
     }
