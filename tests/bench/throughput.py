@@ -129,12 +129,12 @@ def matmul_rate(threads: int, clock: str) -> float:
 DATA_COST = """
 import json, resource, sys, time
 from pathlib import Path
-from train.data.samples import load_samples
+from train.data.samples import Policies, load_samples
 from train.data.template import ChatTemplate
 from train.loop.model import load_tokenizer
 template = ChatTemplate(load_tokenizer(Path(sys.argv[1])))
 started = time.perf_counter()
-load_samples(Path(sys.argv[2]), template, 2048, "drop")
+load_samples(Path(sys.argv[2]), template, Policies(2048, "drop"))
 seconds = time.perf_counter() - started
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps({"seconds": seconds, "peak_memory_bytes": peak}))

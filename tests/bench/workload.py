@@ -42,7 +42,7 @@ def write_model(folder: Path, tokenizer: Path, seed: int = 0) -> None:
 def write_rows(folder: Path, tokenizer: Path, count: int, seed: int = 0) -> dict[str, int]:
     """The same rows as alpaca and as prompt and completion; how many tokens they have and are learned of."""
     from train.checks.tiny import samples_file
-    from train.data.samples import load_samples
+    from train.data.samples import Policies, load_samples
     from train.data.template import ChatTemplate
     from train.loop.model import load_tokenizer
 
@@ -77,7 +77,7 @@ def write_rows(folder: Path, tokenizer: Path, count: int, seed: int = 0) -> dict
         "rows": {"file_name": "alpaca.jsonl", "columns": {"prompt": "instruction", "response": "output"}}
     }
     (folder / "dataset_info.json").write_text(json.dumps(described), encoding="utf-8")
-    samples = load_samples(folder / "alpaca.jsonl", ChatTemplate(loaded), 2048, "error").samples
+    samples = load_samples(folder / "alpaca.jsonl", ChatTemplate(loaded), Policies(2048, "error")).samples
     sizes = [len(sample.input_ids) for sample in samples]
     return {
         "num_rows": count,
