@@ -35,9 +35,9 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
         phase: str = "",
     ) -> list[int]:
         asked: list[int] = []
-        original = RunTrainer.compute_loss
+        original = RunTrainer._loss
 
-        def compute(self: RunTrainer, model: Any, inputs: dict[str, Any], *rest: Any, **named: Any) -> Any:
+        def compute(self: RunTrainer, model: Any, inputs: dict[str, Any]) -> Any:
             size = inputs["input_ids"].numel()
             asked.append(size)
             is_training = torch.is_grad_enabled()
@@ -51,12 +51,12 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
                 layer = self.model.get_submodule("base_model.model.model.layers.0.mlp")  # type: ignore
                 with_hook = layer.register_forward_hook(overflow(fails_in))
             try:
-                return original(self, model, inputs, *rest, **named)
+                return original(self, model, inputs)
             finally:
                 if with_hook:
                     with_hook.remove()
 
-        monkeypatch.setattr(RunTrainer, "compute_loss", compute)
+        monkeypatch.setattr(RunTrainer, "_loss", compute)
         return asked
 
     return put
