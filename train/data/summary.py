@@ -52,13 +52,15 @@ class DataSummary:
             f"{self.num_tokens} tokens, {self.num_target_tokens} of them learned ({share:.0%}), "
             f"longest {self.longest_tokens}",
         ]
-        return lines + [f"{self.path}: {line}" for line in self._exceptions()]
+        lines += [f"{self.path}: {line}" for line in self._exceptions()]
+        return lines + [f"  {row}" for row in listed(self.bad_rows, self.num_bad, "bad rows")]
 
     def _exceptions(self) -> list[str]:
         lines = []
         if self.num_bad:
-            lines.append(f"left out {self.num_bad} bad rows ({self.num_bad / self.num_rows:.2%}):")
-            lines += listed(self.bad_rows, self.num_bad, "bad rows")
+            lines.append(
+                f"left out {self.num_bad} bad rows ({self.num_bad / self.num_rows:.2%}), listed below"
+            )
         keeps = f"; max_length {self.longest_tokens} keeps everything whole"
         if self.num_too_long:
             lines.append(f"left out {self.num_too_long} rows longer than max_length {self.max_length}{keeps}")
