@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import pytest
 from fake_hub import FIRST, ID, SECOND, FakeHub, fill_cache, served
 
 from train import hub
+from train.cli import call
 from train.config import RunConfig
 from train.errors import EXIT_CONFIG, EXIT_UNAVAILABLE, UserError
 from train.loop.claim import differences
 from train.loop.preflight import check_places
 from train.loop.run import run
 from train.results.describe import describe
-
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -204,12 +202,11 @@ def test_info_says_what_a_cached_model_is(cache: Path, tiny: Path, no_connection
 
 
 def test_the_commands_take_an_id_and_stay_offline(
-    cache: Path, few_rows: Path, train_command: Command, fake_hub: FakeHub
+    cache: Path, few_rows: Path, fake_hub: FakeHub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ("eval", "--model", ID, "--data", few_rows, "--device", "cpu", "--json")
-    done = train_command(*arguments)
-    assert done.returncode == EXIT_CONFIG and "allow the network: --allow-network" in done.stderr
+    arguments = ["eval", "--model", ID, "--data", str(few_rows), "--device", "cpu", "--json"]
+    assert call(arguments) == EXIT_CONFIG
+    assert "allow the network: --allow-network" in capsys.readouterr().err
     assert not fake_hub.asked
-    done = train_command(*arguments, "--allow-network")
-    assert done.returncode == 0, done.stderr
-    assert fake_hub.asked and json.loads(done.stdout)["model"].endswith(FIRST)
+    assert call([*arguments, "--allow-network"]) == 0
+    assert fake_hub.asked and json.loads(capsys.readouterr().out)["model"].endswith(FIRST)
