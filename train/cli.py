@@ -48,7 +48,10 @@ def fine_tune(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="a YAML recipe, or lora, oft, tiny; the command line wins", metavar="FILE"),
+        typer.Option(
+            help="a YAML recipe, or the name of one in train/recipes; the command line wins",
+            metavar="FILE",
+        ),
     ] = None,
     assignments: Annotated[
         list[str] | None,

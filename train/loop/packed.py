@@ -12,6 +12,7 @@ from train.data.collate import pack, pad
 from train.data.template import Sample
 from train.device import Choice
 from train.errors import EXIT_CONFIG, EXIT_UNAVAILABLE, UserError
+from train.families import may_pack
 from train.loop.attention import BY_SAMPLE, no_mask
 from train.loop.checkpoint import Checkpoint
 from train.loop.loss import target_loss
@@ -48,6 +49,8 @@ def choose_packing(
     """
     if asked == "off":
         return Choice("padded", "packing is off")
+    if asked == "auto" and not may_pack(core.config):
+        return Choice("padded", "this model type is not known to keep samples of one row apart")
     reasons = []
     for method in candidates(attn_implementation):
         with attending(core, method, attn_implementation):

@@ -25,6 +25,11 @@ NEEDED_SETTINGS = {
 COUNTS = ("num_decay_steps", "num_stable_steps")
 
 
+def _switch(value: Any) -> Any:
+    """YAML reads on and off as booleans."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
 def _off(value: Any) -> Any:
     return "off" if value is False else value  # YAML reads off as false
 
@@ -40,7 +45,7 @@ class LoopFields(Strict):
     per_device_tokens: Whole | None = Field(
         None, ge=1, description="tokens of one forward, in place of per_device_train_batch_size"
     )
-    packing: Literal["auto", "on", "off"] = Field(
+    packing: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = Field(
         "auto",
         description="samples of one forward in one row, without padding; auto: where a probe on the model "
         "finds them kept apart; on: or else stop; off: padded to the longest",

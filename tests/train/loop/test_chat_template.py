@@ -54,16 +54,16 @@ def test_another_template_of_that_name_is_refused_when_a_run_goes_on(
     recipe: dict[str, Any], own: Path
 ) -> None:
     config = RunConfig.model_validate({**recipe, "chat_template": own})
-    start: Any = SimpleNamespace(content={"inputs": resume.identify(config, [None, None])}, step=3)
-    resume.require_same_inputs(start, resume.identify(config, [None, None]), config)
+    start: Any = SimpleNamespace(content={"inputs": resume.identify(config, [])}, step=3)
+    resume.require_same_inputs(start, resume.identify(config, []), config)
     own.write_text(OWN + " ", encoding="utf-8")
     with pytest.raises(UserError, match="own.jinja: is not that of the run so far"):
-        resume.require_same_inputs(start, resume.identify(config, [None, None]), config)
+        resume.require_same_inputs(start, resume.identify(config, []), config)
 
 
 def test_a_run_from_before_there_was_such_a_field_goes_on(recipe: dict[str, Any]) -> None:
     config = RunConfig.model_validate(recipe)
-    inputs = resume.identify(config, [None, None])
+    inputs = resume.identify(config, [])
     older = {name: value for name, value in inputs.items() if name != "chat_template"}
     start: Any = SimpleNamespace(content={"inputs": older}, step=3)
     resume.require_same_inputs(start, inputs, config)
