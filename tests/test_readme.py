@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 
 
+TRAIN_COMMANDS = ("verify", "make-tiny", "check-data", "eval", "generate", "merge", "info")
+
+
 def run(*arguments: str) -> str:
     done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -52,7 +55,16 @@ def test_every_option_in_a_shown_command_is_known() -> None:
         ),
         "train": "".join(
             run("-c", "from train.cli import main; main()", *command, "--help")
-            for command in ([], ["verify"], ["make-tiny"], ["eval"], ["generate"], ["merge"], ["info"])
+            for command in (
+                [],
+                ["verify"],
+                ["make-tiny"],
+                ["check-data"],
+                ["eval"],
+                ["generate"],
+                ["merge"],
+                ["info"],
+            )
         ),
         "quickstart.sh": (ROOT / "quickstart.sh").read_text(encoding="utf-8"),
     }

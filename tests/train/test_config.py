@@ -241,7 +241,7 @@ def test_data_is_a_path_or_a_list_of_paths_and_of_weighted_ones(tmp_path: Path) 
     assert plain.model_dump(mode="json")["data"] == "d"
     assert len(build_config(recipe, {**FLAGS, "data": ["x", "y", "z"]}, []).data) == 3
     assert build_config(None, {**FLAGS, "data": None}, ["data=[{path: a, weight: 3}]"]).data[0].weight == 3
-    again = RunConfig.model_validate(config.model_dump(mode="json"))
+    again = RunConfig.model_validate(config.model_dump(mode="json", exclude_unset=True))
     assert again.data == config.data
 
 

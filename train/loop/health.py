@@ -35,10 +35,16 @@ def judge_first_loss(loss: float, vocab_size: int) -> str:
     if abs(share - 1) <= UNIFORM_TOLERANCE:
         return f"{figures}: an untrained model starts here; a pretrained one starts far below"
     if share > 1:
-        return f"warning: {figures}: worse than guessing; weights, labels or chat template are wrong"
+        return f"warning: {figures}: {_worse(vocab_size)}"
     if share < VERY_LOW:
         return f"warning: {figures}: almost nothing to learn; are these rows what the model was trained on?"
     return f"{figures}: the model knows something already"
+
+
+def _worse(vocab_size: int) -> str:
+    """Why a first loss can be worse than guessing; only a toy is sure of other text than it is given."""
+    toy = "" if vocab_size >= REAL_VOCABULARY else ", or a small model is sure of other text than these rows"
+    return f"worse than guessing: weights, labels or chat template are wrong{toy}"
 
 
 def first_loss_finding(line: StepMetrics, vocab_size: int, goes_on: bool) -> Finding | None:
@@ -47,7 +53,7 @@ def first_loss_finding(line: StepMetrics, vocab_size: int, goes_on: bool) -> Fin
     figures = f"the first loss is {loss:.3f}, uniform guessing is ln V = {uniform:.3f}"
     is_real = vocab_size >= REAL_VOCABULARY
     if loss > uniform * (1 + UNIFORM_TOLERANCE):
-        cause = "worse than guessing: weights, labels or chat template are wrong"
+        cause = _worse(vocab_size)
         cure = "compare the checkpoint's files with their source; look at what is learned of a row"
         return Finding("first_loss_above_uniform", "warning", line.step, figures, cause, cure)
     if is_real and loss >= uniform * (1 - UNIFORM_TOLERANCE):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,7 +170,9 @@ def wide_layer(outputs: int, block: int, inputs: int, dtype: torch.dtype) -> Any
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(inputs, outputs, bias=False, dtype=dtype))
     config = OFTConfig(target_modules=["0"], r=0, oft_block_size=block, use_cayley_neumann=False)
-    model = attach.batched(get_peft_model(model, config))
+    adapted: Any = get_peft_model(model, config)
+    adapted.get_base_model().config = SimpleNamespace(model_type="qwen2")  # a type that is batched
+    model = attach.batched(adapted)
     fill(model, 0.05)
     return model
 

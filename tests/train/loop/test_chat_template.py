@@ -23,6 +23,8 @@ OWN = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 ASKED = Record([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "f:1")
+PARTS: Any = [SimpleNamespace(summary=SimpleNamespace(sha256="sha256:0"))]
+"""What is read of loaded data."""
 
 
 @pytest.fixture
@@ -54,16 +56,16 @@ def test_another_template_of_that_name_is_refused_when_a_run_goes_on(
     recipe: dict[str, Any], own: Path
 ) -> None:
     config = RunConfig.model_validate({**recipe, "chat_template": own})
-    start: Any = SimpleNamespace(content={"inputs": resume.identify(config, [])}, step=3)
-    resume.require_same_inputs(start, resume.identify(config, []), config)
+    start: Any = SimpleNamespace(content={"inputs": resume.identify(config, PARTS)}, step=3)
+    resume.require_same_inputs(start, resume.identify(config, PARTS), config)
     own.write_text(OWN + " ", encoding="utf-8")
     with pytest.raises(UserError, match="own.jinja: is not that of the run so far"):
-        resume.require_same_inputs(start, resume.identify(config, []), config)
+        resume.require_same_inputs(start, resume.identify(config, PARTS), config)
 
 
 def test_a_run_from_before_there_was_such_a_field_goes_on(recipe: dict[str, Any]) -> None:
     config = RunConfig.model_validate(recipe)
-    inputs = resume.identify(config, [])
+    inputs = resume.identify(config, PARTS)
     older = {name: value for name, value in inputs.items() if name != "chat_template"}
     start: Any = SimpleNamespace(content={"inputs": older}, step=3)
     resume.require_same_inputs(start, inputs, config)
