@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from peft import OFTConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from train.adapters import attach, oft_layer
+from train.adapters import attach, oft, oft_layer
 from train.adapters.oft_layer import BatchedLinear, layer_rotations, turn_weight
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -170,9 +169,7 @@ def wide_layer(outputs: int, block: int, inputs: int, dtype: torch.dtype) -> Any
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(inputs, outputs, bias=False, dtype=dtype))
     config = OFTConfig(target_modules=["0"], r=0, oft_block_size=block, use_cayley_neumann=False)
-    adapted: Any = get_peft_model(model, config)
-    adapted.get_base_model().config = SimpleNamespace(model_type="qwen2")  # a type that is batched
-    model = attach.batched(adapted)
+    model = oft.batched(get_peft_model(model, config))
     fill(model, 0.05)
     return model
 
