@@ -161,6 +161,18 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(call(sys.argv[1:] if arguments is None else arguments))
 
 
+def _refuse_repeated(arguments: list[str]) -> None:
+    """UserError (exit 64) where an option that holds one value is given twice: the first would be lost."""
+    many = {"--set", "--prompt"}
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    if arguments[:1] != [command] or command == "check-data":
+        many.add("--data")
+    names = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+    twice = sorted({name for name in names if names.count(name) > 1} - many)
+    if twice:
+        raise UserError("\n".join(f"{name}: is given twice" for name in twice), "give it once")
+
+
 def call(arguments: list[str]) -> int:
     """Run the command line; faults of the user become `error:` and `hint:` lines on stderr and an exit
     code.
@@ -174,6 +186,7 @@ def call(arguments: list[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a log in another encoding must not cost a run
             stream.reconfigure(errors="backslashreplace")
     try:
+        _refuse_repeated(arguments)
         result = app(arguments, standalone_mode=False, prog_name="train")
     except UserError as fault:
         print(fault, file=sys.stderr)

@@ -43,6 +43,9 @@ def eval_command(
     precision: Precision = "auto",
     attn_implementation: Attention = "auto",
     thinking: Thinking = "auto",
+    train_on: Annotated[
+        Literal["all", "last"], typer.Option(help="which assistant turns count, as when training")
+    ] = "all",
     allow_network: AllowNetwork = False,
     as_json: AsJson = False,
 ) -> None:
@@ -51,7 +54,7 @@ def eval_command(
     from train.results.evaluate import evaluate, table
     from train.results.opened import ModelOptions
 
-    options = ModelOptions(model, adapter, device, precision, attn_implementation, thinking)
+    options = ModelOptions(model, adapter, device, precision, attn_implementation, thinking, train_on)
     report = evaluate(options, data, batch_size, max_length, _lines(as_json))
     _show(report, table(report), as_json)
 
@@ -121,7 +124,9 @@ def merge_command(
 
 def check_data_command(
     model: Annotated[str | None, typer.Option(help="folder of the base checkpoint", metavar="DIR")] = None,
-    data: Annotated[str | None, typer.Option(help="training rows", metavar="FILE")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="training rows; may be given many times", metavar="FILE")
+    ] = None,
     eval_data: Annotated[str | None, typer.Option(help="rows for evaluation", metavar="FILE")] = None,
     config: Annotated[
         Path | None, typer.Option(help="a recipe, as for training; the command line wins", metavar="FILE")
@@ -135,20 +140,26 @@ def check_data_command(
     as_json: AsJson = False,
 ) -> None:
     """Every bad row, lengths, what is learned and what would be left out or cut; no weights are loaded."""
-    from train.data.check import as_dict, check, read_config, report_lines
+    from train.data.check import as_dict, check, read_config, report_lines, together
     from train.data.shown import print_sample
 
     flags = {"model": model, "data": data, "eval_data": eval_data}
-    template, files = check(read_config(config, flags, assignments or []))
+    recipe = read_config(config, flags, assignments or [])
+    template, files = check(recipe)
+    notes, faults = together(recipe, files)
     if as_json:
-        _show({"files": [as_dict(file, template, print_samples) for file in files]}, [], as_json)
+        shown = [as_dict(file, template, print_samples) for file in files]
+        _show({"files": shown, "mixture": notes, "errors": [fault.message for fault in faults]}, [], as_json)
     for file in [] if as_json else files:
         typer.echo("\n".join(report_lines(file)))
         for sample in file.loaded.samples[:print_samples] if file.loaded else []:
             print_sample(template.tokenizer, sample)
-    if faults := [file for file in files if file.error]:
-        hints = "; ".join(dict.fromkeys(file.hint for file in faults if file.hint))
-        raise UserError("\n".join(file.error for file in faults), hints, EXIT_DATA)
+    for note in [] if as_json else notes:
+        typer.echo(note)
+    faults = [UserError(file.error, file.hint, EXIT_DATA) for file in files if file.error] + faults
+    if faults:
+        hints = "; ".join(dict.fromkeys(fault.hint for fault in faults if fault.hint))
+        raise UserError("\n".join(fault.message for fault in faults), hints, faults[0].exit_code)
 
 
 def info_command(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_valid
 from train.adapters.settings import LoraSettings, OftSettings
 from train.data.settings import DataFields, Sources
 from train.loop.settings import LoopFields
-from train.strict import Whole
+from train.strict import SomePath, Whole
 
 
 def _as_list(value: Any) -> Any:
@@ -24,18 +24,18 @@ class RunConfig(DataFields, LoopFields):
     """Everything that decides a run. Defaults exist for all but adapter, model, data and output."""
 
     adapter: Literal["lora", "oft"] = Field(description="what is trained")
-    model: Path = Field(
+    model: SomePath = Field(
         description="folder of a Qwen checkpoint, or its hub id and revision: OWNER/NAME@REVISION"
     )
     allow_network: bool = Field(False, description="a model of the hub may be downloaded")
     data: Sources = Field(
         description="training rows: a file, a folder or a glob, or a list of them, each with its weight"
     )
-    output: Path = Field(description="folder for the results: new, empty, or that of an unfinished run")
-    eval_data: Path | dict[str, Path] | None = Field(
+    output: SomePath = Field(description="folder for the results: new, empty, or that of an unfinished run")
+    eval_data: SomePath | dict[str, SomePath] | None = Field(
         None, description="rows for the evaluation loss and the generations; several sets as {name: path}"
     )
-    init_adapter: Path | None = Field(
+    init_adapter: SomePath | None = Field(
         None, description="folder of a trained adapter to go on with, by a new optimizer and its own settings"
     )
 

@@ -5,6 +5,7 @@ PyYAML reads `1e-4` as text and `yes` as a boolean: numbers are accepted as text
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -18,6 +19,16 @@ def _not_boolean(value: Any) -> Any:
 
 Whole = Annotated[int, BeforeValidator(_not_boolean)]
 Number = Annotated[float, BeforeValidator(_not_boolean), Field(allow_inf_nan=False)]
+
+
+def _not_empty(value: Any) -> Any:
+    if value == "":
+        raise ValueError("is empty, a path is due (an unset variable?)")
+    return value
+
+
+SomePath = Annotated[Path, BeforeValidator(_not_empty)]
+"""A path that was given: pydantic would take empty text for the current folder."""
 
 
 class Strict(BaseModel):

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from train.cli import call
+
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 HEAVY = ("torch", "transformers", "peft", "matplotlib", "numpy", "datasets", "accelerate")
 
@@ -201,3 +203,28 @@ def test_data_may_be_given_many_times(train_command: Command, recipe: dict[str, 
     assert done.returncode == 0, done.stderr
     assert "b.csv: kept 1 of 1 rows (prompt/completion 1)" in done.stdout
     assert "mixture: 17 samples an epoch" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--adapter", "lora", "--adapter", "oft"],
+        ["--adapter", "lora", "--eval-data", "a", "--eval-data=b"],
+        ["eval", "--model", "m", "--data", "a", "--data", "b"],
+        ["check-data", "--model", "m", "--model", "n"],
+    ],
+)
+def test_an_option_of_one_value_that_is_given_twice_is_an_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(arguments) == 64
+    assert "is given twice\nhint: give it once" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["model", "data", "output", "eval_data"])
+def test_an_empty_path_is_not_the_current_folder(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"adapter": "lora", "model": "m", "data": "d", "output": "o"} | {name: ""}
+    pairs = [(f"--{key.replace('_', '-')}", value) for key, value in given.items()]
+    assert call([part for pair in pairs for part in pair]) == 78
+    said = capsys.readouterr().err
+    assert f"--{name.replace('_', '-')}" in said and "is empty, a path is due" in said

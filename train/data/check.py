@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.data.lengths import histogram, histogram_lines, quantiles
+from train.data.mixture import mix
+from train.data.packing import check_lengths
 from train.data.samples import Policies, Samples, account, refuse
 from train.data.shown import marked, segments
 from train.data.template import ChatTemplate
@@ -62,6 +64,24 @@ def check(config: RunConfig) -> tuple[ChatTemplate, list[FileCheck]]:
     policies = Policies(config.max_length, config.overlong, config.bad_rows, config.max_bad_rows)
     paths = [*(source.path for source in config.data), *config.eval_sets().values()]
     return template, [_check_file(path, template, policies) for path in paths]
+
+
+def together(config: RunConfig, files: list[FileCheck]) -> tuple[list[str], list[UserError]]:
+    """What the files come to as the data of one run: the mixture in words, and what a run would refuse."""
+    parts = [file.loaded for file in files if file.loaded and not file.error]
+    if len(parts) < len(files):
+        return [], []
+    notes: list[str] = []
+    faults = []
+    try:
+        notes = mix(config.data, parts[: len(config.data)], config.seed).notes
+    except UserError as fault:
+        faults.append(fault)
+    try:
+        check_lengths(parts, config.per_device_tokens)
+    except UserError as fault:
+        faults.append(fault)
+    return notes, faults
 
 
 def _check_file(path: Path, template: ChatTemplate, policies: Policies) -> FileCheck:

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from train.strict import Number, Strict, Whole
+from train.strict import Number, SomePath, Strict, Whole
 
 
 class WeightedPath(Strict):
     """One source of training rows."""
 
-    path: Path = Field(description="a file, a folder or a glob")
+    path: SomePath = Field(description="a file, a folder or a glob")
     weight: Number = Field(
         1.0, gt=0, le=1000, description="an epoch has so many times its rows: repeats and a drawn fraction"
     )
@@ -74,7 +74,7 @@ class DataFields(Strict):
     thinking: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = Field(
         "auto", description="the chat template's own switch; auto: on where the answers hold <think>"
     )
-    chat_template: Path | None = Field(
+    chat_template: SomePath | None = Field(
         None, description="a jinja file in the place of the checkpoint's own chat template"
     )
     untrained_stop_token: Literal["error", "allow"] = Field(

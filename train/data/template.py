@@ -87,6 +87,7 @@ class ChatTemplate:
                 EXIT_CONFIG,
             )
         self.tokenizer = tokenizer
+        self.place = f"chat_template {chat_template}" if chat_template else ""
         self.thinking = thinking
         self.train_on = train_on
         # What a template marks turns with. `<think>` and its like are text that a model may write: not

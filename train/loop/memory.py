@@ -121,16 +121,17 @@ class MemoryGuard:
             raise self._fault(trainer, phase, words, size)
         step = trainer.state.global_step + (phase == "training")
         self.changes.append({"step": step, "phase": phase, "forward": size.words(), "change": done})
-        trainer.callback.watch.findings.add(self._finding(phase, step, size, done))
+        trainer.callback.watch.findings.add(self._finding(trainer, phase, step, size, done))
 
-    def _finding(self, phase: Phase, step: int, size: Size, done: str) -> Finding:
+    def _finding(self, trainer: RunTrainer, phase: Phase, step: int, size: Size, done: str) -> Finding:
+        kind = "checkpointing_on" if "checkpointing" in done else f"{size.num_tokens}_tokens"
         return Finding(
-            "out_of_memory",
+            f"out_of_memory_{phase}_{kind}",  # a finding is told once of each name: each change is one
             "warning",
             step,
             f"out of memory in {phase} with {size.words()}; {done}",
             "the forward is too large for this device",
-            f"next time: {'; or '.join(self._flags(phase, size)) or 'a larger device'}",
+            f"next time: {'; or '.join(self._flags(trainer, phase, size)) or 'a larger device'}",
         )
 
     def _fault(self, trainer: RunTrainer, phase: Phase, words: str, size: Size | None) -> UserError:
@@ -142,7 +143,7 @@ class MemoryGuard:
         held = f"\nthe forward held {size.words()}; {_peak(trainer)}" if size else f"\n{_peak(trainer)}"
         if fitted := self.largest.get(phase):
             held += f"; the largest that fitted held {fitted} tokens"
-        ways = self._flags(phase, size) if size else []
+        ways = self._flags(trainer, phase, size) if size else []
         if not self.is_checkpointing:
             ways.append(f"--set gradient_checkpointing=true{on}, less memory for about a third more time")
         if not self.config.auto_batch:
@@ -153,23 +154,28 @@ class MemoryGuard:
             EXIT_TRAINING,
         )
 
-    def _flags(self, phase: Phase, size: Size) -> list[str]:
+    def _flags(self, trainer: RunTrainer, phase: Phase, size: Size) -> list[str]:
         """The options with which a new run has smaller forwards and the same steps."""
         budget = self.budget(phase, size)
+        if phase == "evaluation":  # the steps need not change because an evaluation did not fit
+            return [f"--set auto_batch=true evaluates in forwards of at most {budget} tokens"]
         if size.num_samples == 1:
-            return [f"--set max_length={budget} leaves longer rows out"] if self.is_checkpointing else []
+            way = f"a new --output with --set max_length={budget} leaves longer rows out"
+            return [way] if self.is_checkpointing else []
         accumulation = self.config.gradient_accumulation_steps
         packed = getattr(self.config, "per_device_tokens", None)
         if packed:
+            rows: Any = trainer.train_dataset
+            budget = max(budget, *(len(sample.input_ids) for sample in rows))  # the longest sample is whole
             more = -(-packed * accumulation // budget)
             accumulation_flag = f"--set gradient_accumulation_steps={more}"
             return [f"a new --output with --set per_device_tokens={budget} {accumulation_flag}"]
         together = self.config.per_device_train_batch_size * accumulation
         fitting = max(1, min(budget // size.longest, self.config.per_device_train_batch_size - 1))
-        rows = next(count for count in range(fitting, 0, -1) if together % count == 0)
+        batch = next(count for count in range(fitting, 0, -1) if together % count == 0)
         return [
-            f"a new --output with --set per_device_train_batch_size={rows} "
-            f"--set gradient_accumulation_steps={together // rows}: the same samples in each step"
+            f"a new --output with --set per_device_train_batch_size={batch} "
+            f"--set gradient_accumulation_steps={together // batch}: the same samples in each step"
         ]
 
     def budget(self, phase: Phase, size: Size) -> int:

@@ -159,8 +159,9 @@ def find_stop_tokens(template: ChatTemplate, folder: Path) -> list[int]:
     try:
         found = [template.stop_token_id()]
     except TemplateFault as fault:
+        place = template.place or f"--model {folder}"
         raise UserError(
-            f"--model {folder}: {fault}", "use the instruct checkpoint's chat template", EXIT_CONFIG
+            f"{place}: {fault}", "use the instruct checkpoint's chat template", EXIT_CONFIG
         ) from None
     found += _generation_stops(folder)
     if template.tokenizer.eos_token_id is not None:

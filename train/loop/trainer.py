@@ -89,6 +89,12 @@ class RunTrainer(ResumableTrainer):
         note = []
         if getattr(getattr(self.model, "config", None), "output_router_logits", False):
             note = ["note: output_router_logits is on: the model's own loss of its experts' balance is added"]
+        given = self.saver.config.model_fields_set
+        if {"per_device_tokens", "per_device_train_batch_size"} <= given and self.budget.tokens:
+            samples = self.budget.samples
+            note.append(
+                f"note: per_device_tokens decides, per_device_train_batch_size {samples} has no effect"
+            )
         return [
             f"packing: {self.packing.value} ({self.packing.reason})",
             f"batches: at most {size} of one forward, {batches} batches per device and epoch",

@@ -126,7 +126,7 @@ class HealthWatch:
             return
         self.findings.add(
             Finding(
-                "evaluation_rises",
+                "evaluation_rises" if name == "eval" else f"evaluation_rises_{name}",
                 "warning",
                 step,
                 f"the loss of {name} is {loss:.4f}, {loss / best - 1:.1%} above its lowest, {best:.4f} at "
@@ -137,11 +137,11 @@ class HealthWatch:
         )
 
     def _falls_since(self, step: int) -> bool:
-        """Whether the training loss is lower than it was at a step."""
-        lines = self.lines
-        then = [line.loss for line in lines if line.step >= step][:5]
-        now = [line.loss for line in lines[-5:]]
-        return bool(lines) and fmean(now) < fmean(then)
+        """Whether the training loss after a step is lower than it was up to there."""
+        num_before = max(1, sum(line.step <= step for line in self.lines))
+        then = [line.loss for line in self.lines[:num_before][-5:]]
+        now = [line.loss for line in self.lines[num_before:][-5:]]
+        return bool(now) and fmean(now) < fmean(then)
 
 
 def _is_logged(step: int, trainer: RunTrainer) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from train import families
 from train.adapters.saved import load_adapter, read_adapter_config
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """What to open, and how; the last four as the recipe's fields of the same names."""
+    """What to open, and how; the last five as the recipe's fields of the same names."""
 
     model: Path
     adapter: Path | None = None
@@ -34,6 +34,7 @@ class ModelOptions:
     precision: str = "auto"
     attn_implementation: str = "auto"
     thinking: str = "auto"
+    train_on: Literal["all", "last"] = "all"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def open_checkpoint(options: ModelOptions, lines: IO[str]) -> Opened:
         print(note, file=lines)
     choices = choose(options, read_build_info())
     template = ChatTemplate(
-        load_tokenizer(options.model), options.thinking, chat_template=_own_template(options, lines)
+        load_tokenizer(options.model), options.thinking, options.train_on, _own_template(options, lines)
     )
     stop_token_ids = find_stop_tokens(template, options.model)
     return Opened(options, families.of_text(model_config), template, stop_token_ids, choices)

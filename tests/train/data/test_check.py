@@ -141,3 +141,28 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("HEAVY []\n")
+
+
+def test_sources_are_checked_together_as_a_run_would_take_them(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        rows = [{"instruction": f"{name} {number}", "output": "c"} for number in range(4)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    mixed = f"data=[{{path: {tmp_path}/a.jsonl, weight: 2}}, {tmp_path}/b.jsonl]"
+    assert call(["check-data", "--model", str(tiny), "--set", mixed]) == 0
+    assert "weight 2: 8 an epoch" in capsys.readouterr().out
+    few = mixed.replace("weight: 2", "weight: 0.01")
+    assert call(["check-data", "--model", str(tiny), "--set", few, "--set", "per_device_tokens=9"]) == 65
+    said = capsys.readouterr().err
+    assert "weight 0.01 leaves none of its 4 rows" in said and "per_device_tokens is 9" in said
+
+
+def test_every_data_that_is_given_is_checked(
+    tiny: Path, write_rows: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text("{", encoding="utf-8")
+    both = ["--data", str(other), "--data", str(write_rows(SHORT))]
+    assert call(["check-data", "--model", str(tiny), *both]) == 65
+    assert f"{other}:1" in capsys.readouterr().out

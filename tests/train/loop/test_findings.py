@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.train.loop.conftest import cut_back, exact, finding_lines, go, read, 
 from train.errors import UserError
 from train.loop import symptoms
 from train.loop.callback import RunCallback
+from train.loop.watch import HealthWatch
 
 pytestmark = pytest.mark.usefixtures("without_drawing")
 
@@ -239,3 +241,19 @@ def test_findings_of_a_resumed_run_are_those_of_an_uninterrupted_one(
         folder = cut_back(tmp_path / "whole", tmp_path / f"from-{step}", step)
         go(fields, output=folder)
         assert exact(folder) == whole, f"from step {step}"
+
+
+@pytest.mark.parametrize("every", [1, 2, 5, 10])
+def test_a_rising_evaluation_is_told_however_few_lines_there_are(every: int) -> None:
+    """Evaluations every 20 steps, the best at 20; the training loss falls all the while."""
+    watch = HealthWatch.__new__(HealthWatch)
+    told: list[Any] = []
+    watch.lines, watch.evaluations = [], {}
+    watch.findings = SimpleNamespace(add=told.append)  # type: ignore[assignment]
+    for step in range(1, 61):
+        if step % every == 0:
+            watch.lines.append(SimpleNamespace(step=step, loss=5 - step / 20))  # type: ignore[arg-type]
+        if step % 20 == 0:
+            watch.evaluated(step, "code", {20: 2.0, 40: 2.5, 60: 3.0}[step])
+            assert len(told) == (step - 20) // 20
+    assert {finding.name for finding in told} == {"evaluation_rises_code"}
