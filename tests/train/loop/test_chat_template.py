@@ -12,8 +12,10 @@ import pytest
 
 from train.config import RunConfig
 from train.data.formats import Record
+from train.data.template import ChatTemplate
 from train.errors import EXIT_CONFIG, UserError
 from train.loop import resume
+from train.loop.model import find_stop_tokens, load_tokenizer
 from train.loop.preflight import check_places
 from train.results.opened import ModelOptions, open_checkpoint
 
@@ -76,3 +78,16 @@ def test_a_file_that_is_missing_is_named_before_anything_is_loaded(recipe: dict[
     with pytest.raises(UserError, match="chat_template none.jinja: cannot be read") as caught:
         check_places(config)
     assert caught.value.exit_code == EXIT_CONFIG
+
+
+def test_a_fault_of_a_template_s_file_names_the_file(tiny: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jinja"
+    broken.write_text("{% if add_generation_prompt %}x{% endif %}{{ messages[0].content }}", encoding="utf-8")
+    template = ChatTemplate(load_tokenizer(tiny), chat_template=broken)
+    with pytest.raises(UserError, match=r"^error: chat_template .*broken.jinja: the chat template renders"):
+        find_stop_tokens(template, tiny)
+
+
+def test_evaluation_can_count_the_last_turn_alone(tiny: Path) -> None:
+    options = ModelOptions(tiny, device="cpu", train_on="last")
+    assert open_checkpoint(options, sys.stdout).template.train_on == "last"

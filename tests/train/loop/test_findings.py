@@ -159,7 +159,7 @@ def test_a_loss_that_jumps_is_told(
 ) -> None:
     def ruin(callback: RunCallback, step: int) -> None:
         if step == 6:
-            callback.trainer.model.get_output_embeddings().weight.data.mul_(15)  # type: ignore
+            callback.trainer.model.get_output_embeddings().weight.data.mul_(15)
 
     monkeypatch.setattr(symptoms, "JUMP_BEFORE", 4)
     monkeypatch.setattr(symptoms, "JUMP_LINES", 2)
@@ -174,7 +174,7 @@ def test_a_run_that_diverges_is_told(
 ) -> None:
     def run_away(callback: RunCallback, step: int) -> None:
         if step >= 4:
-            callback.trainer.model.get_output_embeddings().weight.data.mul_(3)  # type: ignore
+            callback.trainer.model.get_output_embeddings().weight.data.mul_(3)
 
     monkeypatch.setattr(symptoms, "ABOVE_START_LINES", 3)
     at_each_step(run_away)

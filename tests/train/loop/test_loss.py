@@ -66,30 +66,29 @@ def agree(left: torch.Tensor, right: torch.Tensor) -> None:
     assert float((left - right).abs().max() / right.abs().max()) < 1e-6
 
 
+def agrees_with_all_logits(model: Any) -> None:
+    inputs, labels = rows()
+    wanted = plain(model, inputs, labels)
+    wanted_gradients = gradients(model, wanted)
+    found = target_loss(model, model, inputs, labels).total
+    agree(found, wanted)
+    agree(gradients(model, found), wanted_gradients)
+
+
 @pytest.mark.parametrize("kind", ["lora", "oft"])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_loss_and_gradients_are_those_of_all_logits(tiny: Path, kind: str, checkpointing: bool) -> None:
     model = adapted(tiny, kind)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    inputs, labels = rows()
-    wanted = plain(model, inputs, labels)
-    wanted_gradients = gradients(model, wanted)
-    found = target_loss(model, model, inputs, labels).total
-    agree(found, wanted)
-    agree(gradients(model, found), wanted_gradients)
+    agrees_with_all_logits(model)
     assert "forward" not in model.get_output_embeddings().__dict__
 
 
 @pytest.mark.parametrize("kind", ["lora", "oft"])
 def test_a_head_with_an_adapter_learns_from_chunks(tiny: Path, kind: str) -> None:
     model = adapted(tiny, kind, ("lm_head", "q_proj"))
-    inputs, labels = rows()
-    wanted = plain(model, inputs, labels)
-    wanted_gradients = gradients(model, wanted)
-    found = target_loss(model, model, inputs, labels).total
-    agree(found, wanted)
-    agree(gradients(model, found), wanted_gradients)
+    agrees_with_all_logits(model)
 
 
 def test_a_head_that_learns_itself_gets_its_gradient(tiny: Path) -> None:

@@ -49,7 +49,7 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
                 full = False
             with_hook = None
             if full:
-                layer = self.model.get_submodule("base_model.model.model.layers.0.mlp")  # type: ignore
+                layer = self.model.get_submodule("base_model.model.model.layers.0.mlp")
                 with_hook = layer.register_forward_hook(overflow(fails_in))
             try:
                 return original(self, model, inputs)

@@ -121,3 +121,12 @@ def free_port() -> Callable[[], int]:
             return opened.getsockname()[1]
 
     return find
+
+
+def test_a_batch_size_beside_a_number_of_tokens_is_said_to_do_nothing(
+    short: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    go(short, per_device_tokens=600, max_steps=1)
+    said = capsys.readouterr().out
+    assert "batches: at most 600 tokens of one forward" in said
+    assert "note: per_device_tokens decides, per_device_train_batch_size 4 has no effect" in said
