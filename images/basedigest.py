@@ -9,7 +9,8 @@ import yaml
 
 from images.errors import EXIT_CONFIG, EXIT_DATA, UserError
 from images.sources import base_address, parse_mirrors
-from images.spec import UNRESOLVED, BackendSpec
+from images.spec import BackendSpec
+from images.spec_types import UNRESOLVED
 from images.specfile import BACKENDS, LOADER
 
 

@@ -17,7 +17,8 @@ from images.lint import require_clean
 from images.lockfile import Lock, require_fresh
 from images.machine import Machine
 from images.sources import Sources, base_address
-from images.spec import UNRESOLVED, BackendSpec
+from images.spec import BackendSpec
+from images.spec_types import UNRESOLVED
 from images.wheelhouse import require_complete, wanted
 
 if TYPE_CHECKING:

@@ -3,11 +3,84 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from images.errors import UserError
 from images.options import Parser, add_source_options, sources_from
-from images.selection import add_selection, selected
+from images.selection import add_mirror, add_selection, selected
+
+
+def run_list(given: list[str]) -> None:
+    """`build.py list`: what there is."""
+    parser = Parser(prog="build.py list", description=run_list.__doc__, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    add_selection(parser)
+    options = parser.parse_args(given)
+
+    from images.listing import rows, table
+
+    found = rows(selected(options))
+    print(json.dumps(found, indent=2) if options.json else table(found))
+
+
+def run_lock(given: list[str]) -> None:
+    """`build.py lock`: resolve to hashes."""
+    parser = Parser(prog="build.py lock", description=run_lock.__doc__, allow_abbrev=False)
+    add_selection(parser)
+    parser.add_argument("--tools", action="store_true", help="lock what build.py itself needs")
+    parser.add_argument("--check", action="store_true", help="write nothing: is the lock from this spec?")
+    parser.add_argument("--upgrade", action="append", default=[], metavar="PKG", help="let this package move")
+    parser.add_argument("--wheelhouse", type=Path, metavar="DIR", help="wheels to read hashes from")
+    parser.add_argument("--index-url", metavar="URL", help="the package index to use instead of uv's default")
+    parser.add_argument(
+        "--resolve-base", action="store_true", help="ask the registry for the base's digest first"
+    )
+    add_mirror(parser)
+    options = parser.parse_args(given)
+    everything = options.check and not options.backend and not options.tools
+    if bool(options.backend) == options.tools and not everything:
+        parser.error("give either --backend NAME or --tools; --check alone checks all locks")
+    if options.resolve_base and (options.check or options.tools):
+        parser.error("--resolve-base writes the spec of a backend: it goes with neither --check nor --tools")
+
+    from images import lock
+    from images.basedigest import resolve_base
+
+    if everything:
+        lines = lock.check_all(selected(options))
+    elif options.tools:
+        lines = [lock.check_tools()] if options.check else lock.lock_tools(options.upgrade, options.index_url)
+    else:
+        (spec,) = selected(options)
+        if options.check:
+            lines = [lock.check_backend(spec)]
+        else:
+            lines = resolve_base(spec, options.mirror) if options.resolve_base else []
+            (spec,) = selected(options)
+            lines += lock.lock_backend(spec, options.upgrade, options.wheelhouse, options.index_url)
+    print("\n".join(lines))
+
+
+def run_render(given: list[str]) -> None:
+    """`build.py render`: write every rendered file."""
+    parser = Parser(prog="build.py render", description=run_render.__doc__, allow_abbrev=False)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, show the difference, exit 1 if any"
+    )
+    add_selection(parser)
+    options = parser.parse_args(given)
+
+    from images import render
+
+    files = render.render_all(selected(options))
+    whole = None if options.backend else render.RENDERED
+    if options.check:
+        render.check(files, whole)
+        print(f"{len(files)} rendered files are up to date")
+    else:
+        changed = render.write(files, whole)
+        print(f"rendered {len(files)} files, {len(changed)} changed")
 
 
 def run_lint(given: list[str]) -> None:
@@ -58,3 +131,37 @@ def run_wheelhouse(given: list[str]) -> None:
             faults.append(error)
     if faults:
         raise UserError("\n".join(e.message for e in faults), faults[0].hint, faults[0].exit_code)
+
+
+def run_matrix(given: list[str]) -> None:
+    """`build.py matrix`: what goes with what, and what was shown to work."""
+    parser = Parser(prog="build.py matrix", description=run_matrix.__doc__, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--rules", action="store_true", help="the table of versions that go together, with sources"
+    )
+    parser.add_argument("--update", type=Path, metavar="FILE", help="write it between the marks of a file")
+    options = parser.parse_args(given)
+    if options.json + options.rules + bool(options.update) > 1:
+        parser.error("give one of --json, --rules and --update")
+
+    from images import matrix
+    from images.specfile import load_specs
+
+    specs = load_specs().values()
+    print(matrix.rules() if options.rules else matrix.show(specs, options.json, options.update))
+
+
+def run_build_info(given: list[str]) -> None:
+    """`build.py build-info`: describe a virtual environment made from a lock."""
+    parser = Parser(prog="build.py build-info", description=run_build_info.__doc__, allow_abbrev=False)
+    add_selection(parser)
+    parser.add_argument("--prefix", type=Path, metavar="VENV", required=True, help="the environment's folder")
+    options = parser.parse_args(given)
+    if not options.backend:
+        parser.error("--backend is missing")
+
+    from images.build import build_info_for
+
+    (spec,) = selected(options)
+    print(build_info_for(spec, options.prefix))

@@ -12,7 +12,8 @@ from typing import Annotated
 import yaml
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
-from images.spec import IMAGES, BackendSpec, Confidence, Name, Part
+from images.spec import IMAGES, BackendSpec
+from images.spec_types import Confidence, Name, Part
 from images.version import closest, is_version, matches, public, terms
 
 TABLE = IMAGES / "backends" / "compatibility" / "table.yaml"

@@ -9,7 +9,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from images.errors import EXIT_CONFIG, UserError
 from images.lockfile import Lock
-from images.spec import IMAGES, ROOT, Architecture, Part
+from images.spec import IMAGES, ROOT
+from images.spec_types import Architecture, Part
 
 EVIDENCE = IMAGES / "evidence"
 

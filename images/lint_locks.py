@@ -12,7 +12,7 @@ import yaml
 from images import markers
 from images.faults import Fault, line_of
 from images.lockfile import normalise
-from images.spec import UNRESOLVED
+from images.spec_types import UNRESOLVED
 
 PIN = re.compile(
     r"^(?P<name>[\w.-]+)==(?P<version>[^\s;]+)(?:\s*;\s*(?P<marker>.*?))?(?P<hashes>(?:\s+--hash=\S+)*)$"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from images.faults import Fault
 from images.instructions import Instruction, parse_dockerfile, parse_script
-from images.spec import UNRESOLVED
+from images.spec_types import UNRESOLVED
 
 FLOATING_TAGS = {"latest", "nightly", "edge", "main", "master", "stable", "dev"}
 SECRET_NAME = re.compile(

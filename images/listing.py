@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from images.lockfile import lock_status
-from images.spec import UNRESOLVED, BackendSpec
+from images.spec import BackendSpec
+from images.spec_types import UNRESOLVED
 
 COLUMNS = (
     "image",

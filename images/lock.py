@@ -13,7 +13,8 @@ from images import lockfile, wheels
 from images.errors import EXIT_CHECK_FAILED, EXIT_CONFIG, EXIT_DATA, UserError
 from images.lockfile import LOCKS, REQUIREMENTS, Pin, normalise
 from images.resolve import Request, StandIn, find_uv, resolve, uv_version
-from images.spec import UNRESOLVED, BackendSpec, WheelHash
+from images.spec import BackendSpec, WheelHash
+from images.spec_types import UNRESOLVED
 
 TOOLS = LOCKS / "tools" / REQUIREMENTS
 TOOLS_STACK = lockfile.STACK.with_name("build.txt")

@@ -11,7 +11,8 @@ from images import compatibility
 from images.errors import EXIT_CONFIG, EXIT_DATA, UserError
 from images.evidence import read_evidence, summary
 from images.lockfile import lock_status
-from images.spec import UNRESOLVED, BackendSpec
+from images.spec import BackendSpec
+from images.spec_types import UNRESOLVED
 
 BEGIN, END = "<!-- matrix: python3 build.py matrix --update README.md -->", "<!-- end of matrix -->"
 HEADINGS = (

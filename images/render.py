@@ -13,7 +13,8 @@ import jinja2
 from images.buildinfo import build_info, isotune_version
 from images.errors import EXIT_CHECK_FAILED, UserError
 from images.lockfile import STALE, Lock, lock_status, stale_error
-from images.spec import IMAGES, ROOT, UNRESOLVED, BackendSpec
+from images.spec import IMAGES, ROOT, BackendSpec
+from images.spec_types import UNRESOLVED
 
 RENDERED = IMAGES / "rendered"
 TEMPLATES = ("Dockerfile", "Dockerfile.dockerignore", "activate.sh")

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.errors import EXIT_USAGE, UserError
-from images.spec import UNRESOLVED, BackendSpec
+from images.spec import BackendSpec
+from images.spec_types import UNRESOLVED
 
 
 @dataclass(frozen=True)

@@ -8,51 +8,30 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from images.spec_host import DevicePolicy, Driver, Runtime
+from images.spec_types import (
+    AbsolutePath,
+    Architecture,
+    Confidence,
+    Digest,
+    EnvName,
+    Name,
+    PackageVersion,
+    Part,
+    PythonTag,
+    PythonVersion,
+    Sha256,
+    Url,
+    VariantName,
+    Version,
+)
 
 IMAGES = Path(__file__).resolve().parent
 ROOT = IMAGES.parent
-UNRESOLVED = "unresolved"
-UNKNOWN = "unknown"
-
-Name = Annotated[
-    str, Field(pattern=r"^[a-z][a-z0-9-]*$", description="lower-case letters, digits and dashes")
-]
-Version = Annotated[str, Field(pattern=r"^\d[\w.+!-]*$", description="a version in quotes, such as '2.10.0'")]
-PackageVersion = Annotated[
-    str, Field(pattern=r"^\d[\w.+:~-]*$", description="a distribution's version, such as 3.12.3-0ubuntu2.1")
-]
-PythonVersion = Annotated[
-    str, Field(pattern=r"^3\.\d{1,2}$", description="a Python version in quotes, such as '3.11'")
-]
-VariantName = Annotated[
-    str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", description="lower-case letters, digits, dots and dashes")
-]
-PythonTag = Annotated[str, Field(pattern=r"^cp3\d{1,2}$", description="a wheel's Python tag, such as cp311")]
-Digest = Annotated[
-    str,
-    Field(
-        pattern=r"^(sha256:[0-9a-f]{64}|unresolved)$", description="sha256:<64 hex digits>, or `unresolved`"
-    ),
-]
-Sha256 = Annotated[
-    str, Field(pattern=r"^([0-9a-f]{64}|unresolved)$", description="64 hex digits, or `unresolved`")
-]
-Url = Annotated[str, Field(pattern=r"^https?://\S+$", description="an http or https address")]
-EnvName = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$", description="a variable's name in capitals")]
-AbsolutePath = Annotated[str, Field(pattern=r"^/\S*$", description="an absolute path")]
-Architecture = Literal["x86_64", "aarch64"]
-# V: the vendor says so. P: measured, or read from a registry. T: seen at a third party. I: inferred.
-Confidence = Literal["V", "P", "T", "I"]
-Precision = Literal["bf16", "fp16", "fp32"]
-
-
-class Part(BaseModel):
-    """A section of a spec: unknown keys and wrong types are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class PublishedDigest(Part):
@@ -146,58 +125,7 @@ class Activation(Part):
     """One environment script: the first path that exists is sourced by the entrypoint."""
 
     first_of: list[AbsolutePath] = Field(min_length=1, description="paths, the first that exists is used")
-    arguments: list[str] = []
-
-
-class Kubernetes(Part):
-    resource: str | None = Field(description="the default extended resource, or null")
-    alternatives: list[str] = Field(default=[], description="names used by other plugins or older versions")
-
-
-class Runtime(Part):
-    devices: list[AbsolutePath] = Field(default=[], description="device nodes; {index} is a card's number")
-    optional_devices: list[AbsolutePath] = Field(default=[], description="device nodes passed on if present")
-    mounts: list[str] = Field(default=[], description="host paths, as path or path:path:ro")
-    optional_mounts: list[str] = Field(default=[], description="host paths mounted if present")
-    groups: list[str] = Field(default=[], description="groups that own the device nodes")
-    docker_options: list[str] = Field(default=[], description="further options of `docker run`")
-    visible_devices_variable: EnvName | None
-    shm_size: str = Field(pattern=r"^\d+[kmg]$", description="a size such as 16g")
-    kubernetes: Kubernetes
-
-
-class Driver(Part):
-    minimum: str = Field(description="lowest driver version in quotes, `none` or `unknown`")
-    maximum: str = Field(description="highest driver version in quotes, `none` or `unknown`")
-    listed: list[str] = Field(default=[], description="versions named as compatible")
-    refused: list[str] = Field(default=[], description="versions named as not compatible")
-    read_from: list[str] = Field(default=[], description="commands or files that tell the host's driver")
-
-
-class Allocator(Part):
-    variable: EnvName
-    value: str
-
-
-class LossScale(Part):
-    dynamic: bool
-    initial: int = Field(gt=0)
-
-
-class DevicePolicy(Part):
-    """Defaults of the run side per device type; they reach it through build-info.json."""
-
-    device_type: Name
-    precision: list[Precision] = Field(
-        min_length=1, description="candidates: the first that passes its probe"
-    )
-    precision_on_request: list[Precision] = Field(default=[], description="used only when asked for by name")
-    attention: list[Literal["sdpa", "eager"]] = Field(min_length=1)
-    pinned_memory: bool
-    process_group: Name
-    environment: dict[EnvName, str] = {}
-    allocator: Allocator | None = None
-    loss_scale: LossScale | None = Field(default=None, description="for fp16; null: no scaling")
+    arguments: list[str] = Field(default=[])
 
 
 class BackendSpec(Part):
@@ -205,7 +133,7 @@ class BackendSpec(Part):
 
     name: Name
     title: str
-    aliases: list[Name] = []
+    aliases: list[Name] = Field(default=[])
     variant: VariantName | None = Field(
         default=None, description="the name of this variant, where a backend has several"
     )
@@ -233,8 +161,8 @@ class BackendSpec(Part):
     system_packages: SystemPackages | None = Field(
         default=None, description="packages of the base's distribution to add"
     )
-    environment: dict[EnvName, str] = {}
-    activate: list[Activation] = []
+    environment: dict[EnvName, str] = Field(default={})
+    activate: list[Activation] = Field(default=[])
     runtime: Runtime
     driver: Driver
     device_policy: DevicePolicy

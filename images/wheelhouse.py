@@ -18,7 +18,8 @@ from images.fetch import Fetcher, batches, cure
 from images.lockfile import Lock, Pin, normalise
 from images.machine import Machine, fits
 from images.sources import Sources
-from images.spec import UNRESOLVED, BackendSpec
+from images.spec import BackendSpec
+from images.spec_types import UNRESOLVED
 from images.wheels import sha256_file
 
 PART = ".part-"

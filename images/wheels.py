@@ -15,7 +15,8 @@ from pathlib import Path
 
 from images.errors import EXIT_DATA, UserError
 from images.lockfile import normalise
-from images.spec import UNRESOLVED, WheelHash
+from images.spec import WheelHash
+from images.spec_types import UNRESOLVED
 
 # name-version(-build)-python-abi-platform.whl
 WHEEL = re.compile(

@@ -8,7 +8,7 @@ from build_command import BuildCommand
 from images.build import _check_architecture
 from images.errors import EXIT_CONFIG, UserError
 from images.lockfile import read_lock
-from images.spec import UNRESOLVED
+from images.spec_types import UNRESOLVED
 from images.specfile import load_specs
 
 SPECS = load_specs()
