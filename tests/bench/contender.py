@@ -1,5 +1,7 @@
 """One contender of throughput.py, in a process and an environment of its own: prints one JSON object.
 
+`contender.py NAME FOLDER THREADS LIMIT`: training that takes longer than LIMIT seconds is stopped there.
+
 Needs no more than the contender itself: this file runs where isotune is not installed.
 """
 
@@ -10,6 +12,7 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +26,22 @@ BATCH = 8
 class Clock:
     """Seconds of training, by the wall and of this process; from the command to the end of the first step."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
         self.begun = self.ended = (0.0, 0.0)
         self.first = 0.0
+
+    def figures(self) -> dict[str, float]:
+        """Seconds and bytes of this process."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        wall, cpu = (end - begin for begin, end in zip(self.begun, self.ended, strict=True))
+        return {"wall": wall, "cpu": cpu, "first_step": self.first, "peak_memory_bytes": peak}
+
+    def give_up(self) -> None:
+        """Say what was reached, and end: nothing that a library does at its end counts."""
+        self.ended = time.perf_counter(), time.process_time()
+        print(json.dumps(self.figures() | {"stopped": 1}), file=sys.__stdout__, flush=True)
+        os._exit(0)
 
     def callback(self) -> Any:
         from transformers import TrainerCallback
@@ -35,6 +51,7 @@ class Clock:
         class Callback(TrainerCallback):
             def on_train_begin(self, *_: Any, **__: Any) -> None:
                 clock.begun = time.perf_counter(), time.process_time()
+                threading.Timer(clock.limit, clock.give_up).start()
 
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 clock.first = clock.first or time.time() - STARTED
@@ -155,11 +172,13 @@ def llamafactory(place: Path, clock: Clock, **more: Any) -> None:
 
 
 BY_LENGTH = {"train_sampling_strategy": "group_by_length"}
-LEAN = {"bf16": False, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
+ONE_BY_ONE = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
+LEAN = {"bf16": False, **ONE_BY_ONE}
 # Name -> how it runs, and its settings beyond its defaults. Without AMX or AVX512 bf16 is slow on a CPU.
 CONTENDERS: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
     "isotune": (isotune, {}),
     "isotune, checkpointing": (isotune, {"gradient_checkpointing": True}),
+    "isotune, leanest": (isotune, {"gradient_checkpointing": True, **ONE_BY_ONE}),
     "naive Trainer": (naive, {}),
     "TRL": (trl, {}),
     "TRL, best": (trl, {"bf16": False, "gradient_checkpointing": False, **BY_LENGTH}),
@@ -170,19 +189,17 @@ CONTENDERS: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """`contender.py NAME FOLDER THREADS`; what libraries print goes to stderr."""
+    """Run the contender; what libraries print goes to stderr."""
     import torch
 
-    name, place, threads = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    name, place, threads, limit = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     torch.set_num_threads(threads)
-    clock = Clock()
+    clock = Clock(limit)
     task, settings = CONTENDERS[name]
     with contextlib.redirect_stdout(sys.stderr):
         task(place, clock, **settings)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    wall, cpu = (end - begin for begin, end in zip(clock.begun, clock.ended, strict=True))
-    found = {"wall": wall, "cpu": cpu, "first_step": clock.first, "peak_memory_bytes": peak}
-    print(json.dumps(found))
+    print(json.dumps(clock.figures() | {"stopped": 0}), flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":

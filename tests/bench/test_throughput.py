@@ -62,3 +62,21 @@ def test_a_peer_keeps_the_torch_that_it_was_given() -> None:
         'deepspeed; extra == "deepspeed"',
     ]
     assert peers.wanted(needed) == ["torchdata<=0.11.0", "peft<=0.18.1"]
+
+
+def test_a_peer_that_was_stopped_counts_with_what_it_had_and_ours_does_not() -> None:
+    def of(seconds: float, stopped: int) -> dict[str, float]:
+        return {"seconds": seconds, "peak_memory_bytes": 1, "stopped": stopped}
+
+    name = "tokens/s of TRL's default"
+    assert throughput.judge({"isotune": of(10, 0), "TRL": of(40, 1)})[name]["value"] == 4.0
+    assert not throughput.judge({"isotune": of(10, 1), "TRL": of(40, 0)})
+
+
+def test_a_run_that_was_kept_is_not_run_again(tmp_path: Path) -> None:
+    path, kind = tmp_path / "runs.jsonl", {"rows": 2, "threads": 1}
+    assert throughput.Kept(path, kind).take(0, "isotune", lambda: {"wall": 1.0}) == {"wall": 1.0}
+    again = throughput.Kept(path, kind)
+    assert again.take(0, "isotune", lambda: {"wall": 2.0}) == {"wall": 1.0}
+    assert again.take(1, "isotune", lambda: {"wall": 3.0}) == {"wall": 3.0}
+    assert throughput.Kept(path, kind | {"rows": 3}).found == {}

@@ -1,12 +1,14 @@
 """Fine-tuning throughput and peak memory against other trainers, on the same checkpoint and rows.
 
     python tests/bench/throughput.py [--rows N] [--rounds N] [--threads N] [--peers FOLDER]
-        [--contenders NAME ...] [--clock wall|cpu] [--data-rows N] [--json]
+        [--contenders NAME ...] [--clock wall|cpu] [--data-rows N] [--limit SECONDS] [--runs FILE] [--json]
 
 ISOTUNE_TEST_QWEN3 names a folder with the Qwen3 tokenizer. Each contender trains one epoch in a process of
 its own, in every round once, in another order each time; figures are medians. `--peers` is where TRL and
 LLaMA-Factory have, or get, environments of their own; without it they are skipped. On a busy machine
-`--clock cpu --threads 1` counts each process's own seconds: ratios then hold, rates do not.
+`--clock cpu --threads 1` counts each process's own seconds: ratios then hold, rates do not. A contender that
+trains longer than `--limit` is stopped: its seconds are then at least those, its memory at least what it had.
+`--runs` keeps each run as soon as it ends: what the file has is not run again.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +39,7 @@ BARS = {
     "tokens/s of TRL's best": ("isotune", "TRL, best", "seconds", 1.3),
     "memory of LLaMA-Factory's default": ("isotune", "LLaMA-Factory", "peak_memory_bytes", 0.75),
     "leanest memory of TRL's leanest": (
-        "isotune, checkpointing",
+        "isotune, leanest",
         "TRL, leanest",
         "peak_memory_bytes",
         1.0,
@@ -52,12 +56,15 @@ def measure(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     pythons = {name: peers.python_of(name, options.peers) for name in options.contenders}
     skipped = [name for name, python in pythons.items() if python is None]
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in pythons if name not in skipped}
-    order, rates = list(taken), []
+    order = list(taken)
+    kept = Kept(options.runs, {name: getattr(options, name) for name in ("rows", "threads")})
     for number in range(options.rounds):
         random.Random(number).shuffle(order)
-        rates.append(matmul_rate(options.threads, options.clock))
+        kept.take(number, "matmul", lambda: {"rate": matmul_rate(options.threads, options.clock)})
         for name in order:
-            taken[name].append(run(str(pythons[name]), name, place, options.threads))
+            job = partial(run, str(pythons[name]), name, place, options)
+            taken[name].append(kept.take(number, name, job))
+    rates = [kept.found[number, "matmul"]["rate"] for number in range(options.rounds)]
     figures = {name: in_words(results, rows, options.clock) for name, results in taken.items()}
     share = useful_operations(rows) / statistics.median(rates)
     for found in figures.values():
@@ -75,13 +82,37 @@ def measure(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     return report | {"skipped": skipped, "load": list(os.getloadavg()), "bars": judge(figures)}
 
 
-def run(python: str, name: str, place: Path, threads: int) -> dict[str, float]:
+class Kept:
+    """The runs of this benchmark: each is told and, where there is a file, kept at once."""
+
+    def __init__(self, path: Path | None, kind: dict[str, int]) -> None:
+        self.path, self.kind = path, kind
+        self.found: dict[tuple[int, str], dict[str, float]] = {}
+        for line in path.read_text("utf-8").splitlines() if path and path.exists() else []:
+            said = json.loads(line)
+            if said["kind"] == kind:
+                self.found[said["round"], said["name"]] = said["figures"]
+
+    def take(self, number: int, name: str, job: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """The figures of a run: those kept, else those of the job."""
+        if (number, name) not in self.found:
+            self.found[number, name] = job()
+            line = {"kind": self.kind, "round": number, "name": name, "figures": self.found[number, name]}
+            print(json.dumps(line), file=sys.stderr, flush=True)
+            if self.path:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+        return self.found[number, name]
+
+
+def run(python: str, name: str, place: Path, options: argparse.Namespace) -> dict[str, float]:
     """One contender's epoch in a new process; what it says on stderr is shown where it fails."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "BENCH_STARTED": str(time.time())}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "BENCH_STARTED": str(time.time())}
     environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment |= {"HF_HOME": str(place / "hub"), "DISABLE_VERSION_CHECK": "1"}
     environment["PYTHONPATH"] = str(BENCH.parent.parent) if python == sys.executable else ""
-    command = [python, str(BENCH / "contender.py"), name, str(place), str(threads)]
+    command = [python, str(BENCH / "contender.py"), name, str(place), str(options.threads)]
+    command += [str(options.limit)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=place, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{name}: exit {done.returncode}\n{done.stderr[-3000:]}")
@@ -97,10 +128,10 @@ def in_words(results: list[dict[str, float]], rows: dict[str, int], clock: str) 
 
 
 def judge(figures: dict[str, dict[str, float]]) -> dict[str, dict[str, Any]]:
-    """The bars whose contenders ran."""
+    """The bars whose contenders ran. A peer that was stopped makes its figure a bound that counts for it."""
     bars = {}
     for title, (mine, other, figure, bound) in BARS.items():
-        if mine not in figures or other not in figures:
+        if mine not in figures or other not in figures or figures[mine].get("stopped"):
             continue
         ratio = figures[mine][figure] / figures[other][figure]
         value = 1 / ratio if figure == "seconds" else ratio
@@ -164,8 +195,9 @@ def show(report: dict[str, Any]) -> None:
     )
     print(f"{'':24}{'s':>8}{'target/s':>10}{'tokens/s':>10}{'peak GB':>9}{'1st step':>10}{'of matmul':>11}")
     for name, found in report["figures"].items():
+        title = name + (" (stopped)" if found["stopped"] else "")
         print(
-            f"{name:24}{found['seconds']:8.1f}{found['target_tokens_per_second']:10.1f}"
+            f"{title:24}{found['seconds']:8.1f}{found['target_tokens_per_second']:10.1f}"
             f"{found['tokens_per_second']:10.1f}{found['peak_memory_bytes'] / 1e9:9.2f}"
             f"{found['first_step']:9.1f}s{found['share_of_matmul_rate']:11.0%}"
         )
@@ -192,6 +224,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--data-rows", type=int, default=100_000, help="0: without the cost of data")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds of training, then it is stopped")
+    parser.add_argument("--runs", type=Path, metavar="FILE", help="keeps runs, and has those of before")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
