@@ -15,12 +15,16 @@ from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError
 COMMANDS = {
     "list": ("commands.run_list", "backends, aliases, versions and the state of their locks"),
     "lock": ("commands.run_lock", "resolve a backend, or build.py's own tools, to hashes"),
-    "render": ("commands.run_render", "write everything under images/rendered/"),
+    "render": ("commands.run_render", "write everything under images/rendered/ and compose/rendered/"),
     "lint": ("commands.run_lint", "house rules on specs, locks and rendered files"),
     "wheelhouse": ("commands.run_wheelhouse", "collect every wheel of a lock for a build without a network"),
     "reproduce": (
         "build_commands.run_reproduce",
         "build twice without a cache, compare digests, explain any difference",
+    ),
+    "launch": (
+        "launch.command.run_launch",
+        "print a ready file for compose, Kubernetes, Trainer or Volcano",
     ),
     "matrix": ("commands.run_matrix", "what goes with what, and what was shown to work"),
     "build-info": (
@@ -70,7 +74,7 @@ def _command(name: str) -> Callable[[list[str]], None]:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"commands: {', '.join(COMMANDS)}"
         raise UserError(f"build.py: unknown command {name!r}", hint, EXIT_USAGE)
-    module, _, function = COMMANDS[name][0].partition(".")
+    module, _, function = COMMANDS[name][0].rpartition(".")
     return getattr(importlib.import_module(f"images.{module}"), function)
 
 

@@ -74,7 +74,7 @@ def run_render(given: list[str]) -> None:
     from images import render
 
     files = render.render_all(selected(options))
-    whole = None if options.backend else render.RENDERED
+    whole = () if options.backend else render.WHOLE
     if options.check:
         render.check(files, whole)
         print(f"{len(files)} rendered files are up to date")

@@ -10,6 +10,8 @@ import yaml
 from images.context import IN_IMAGE
 from images.errors import EXIT_CHECK_FAILED, UserError
 from images.faults import Fault, line_of
+from images.launch.rules import RULES as MANIFEST_RULES
+from images.launch.rules import check_manifest
 from images.lint_locks import check_lock, check_requirements, check_stack
 from images.lint_rendered import (
     HOST_NAME,
@@ -41,6 +43,7 @@ RULES = {
     "secret": "nothing secret-like in ENV, ARG or an address",
     "system-package": "every package of the distribution has a version",
     "unverified-download": "every download is compared with a hash",
+    **MANIFEST_RULES,
 }
 
 
@@ -60,6 +63,9 @@ def lint(images: Path = IMAGES, image: str | None = None) -> list[str]:
     scripts = [images / name for name in IN_IMAGE if name.endswith(".sh") and (images / name).exists()]
     for path in [*sorted((images / "rendered").glob(f"{image or '*'}/*")), *scripts]:
         found += map(str, _rendered(_shown(images, path), path))
+    for path in sorted((images.parent / "compose" / "rendered").glob(f"{image or '*'}/*.yaml")):
+        shown = str(path.relative_to(images.parent))
+        found += map(str, check_manifest(shown, path.read_text(encoding="utf-8")))
     # What is wrong in the main part of a spec is wrong in each of its variants: it is told once.
     return list(dict.fromkeys(found))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import jinja2
 
 from images.buildinfo import build_info, isotune_version
 from images.errors import EXIT_CHECK_FAILED, UserError
+from images.launch.examples import EXAMPLES, example_files
 from images.lockfile import STALE, Lock, lock_status, stale_error
 from images.spec import IMAGES, ROOT, BackendSpec
 from images.spec_types import UNRESOLVED
 
 RENDERED = IMAGES / "rendered"
+WHOLE = (RENDERED, EXAMPLES)
 TEMPLATES = ("Dockerfile", "Dockerfile.dockerignore", "activate.sh")
 BANNER = (
     "Rendered by `build.py render` from images/backends/{name}.yaml and images/locks/{image}; do not edit."
@@ -25,12 +27,12 @@ BANNER = (
 Files = dict[Path, str]
 
 
-def render_all(specs: Iterable[BackendSpec]) -> Files:
+def render_all(specs: Collection[BackendSpec]) -> Files:
     """Return path -> text of every rendered file; raises UserError if a lock is stale."""
     files: Files = {}
     for spec in specs:
         files |= render_backend(spec)
-    return files
+    return files | example_files(specs)
 
 
 def render_backend(spec: BackendSpec) -> Files:
@@ -56,16 +58,16 @@ def render_backend(spec: BackendSpec) -> Files:
     return {folder / name: text for name, text in texts.items()}
 
 
-def write(files: Files, folder: Path | None = None) -> list[Path]:
+def write(files: Files, folders: Collection[Path] = ()) -> list[Path]:
     """Write what differs and remove what is no longer rendered; returns the changed paths.
 
-    `folder`: where `files` are all that there should be, also of images that no spec makes any more.
+    `folders`: where `files` are all that there should be, also of images that no spec makes any more.
     """
     changed = [path for path, text in files.items() if _old(path) != text]
     for path in changed:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(files[path], encoding="utf-8")
-    leftovers = _leftovers(files, folder)
+    leftovers = _leftovers(files, folders)
     for path in leftovers:
         path.unlink()
         if not any(path.parent.iterdir()):
@@ -73,10 +75,10 @@ def write(files: Files, folder: Path | None = None) -> list[Path]:
     return changed + leftovers
 
 
-def check(files: Files, folder: Path | None = None) -> None:
-    """Raise UserError with the diff if the files on disk are not those; `folder` as in `write`."""
+def check(files: Files, folders: Collection[Path] = ()) -> None:
+    """Raise UserError with the diff if the files on disk are not those; `folders` as in `write`."""
     lines: list[str] = []
-    for path, text in [*files.items(), *((path, "") for path in _leftovers(files, folder))]:
+    for path, text in [*files.items(), *((path, "") for path in _leftovers(files, folders))]:
         name = str(path.relative_to(ROOT))
         old = (_old(path) or "").splitlines()
         lines += difflib.unified_diff(old, text.splitlines(), name, f"{name} (rendered)", lineterm="")
@@ -86,9 +88,9 @@ def check(files: Files, folder: Path | None = None) -> None:
         raise UserError(message, "python build.py render", EXIT_CHECK_FAILED)
 
 
-def _leftovers(files: Files, whole: Path | None) -> list[Path]:
-    folders = {path.parent for path in files}
-    found = whole.rglob("*") if whole else (path for folder in folders for path in folder.glob("*"))
+def _leftovers(files: Files, whole: Collection[Path]) -> list[Path]:
+    places = whole or {path.parent for path in files}
+    found = (path for folder in places for path in folder.rglob("*"))
     return sorted(path for path in found if path.is_file() and path not in files)
 
 

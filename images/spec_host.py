@@ -9,9 +9,25 @@ from pydantic import Field
 from images.spec_types import AbsolutePath, EnvName, Name, Part, Precision
 
 
+class RankTable(Part):
+    """A ConfigMap that the cluster's operator fills with addresses and numbers of cards."""
+
+    config_map: str = Field(pattern=r"\{name\}", description="its name; {name} is the job's")
+    key: str = Field(description="the file in it")
+    initial: str = Field(description="what the file holds until it is filled")
+    mount: AbsolutePath
+
+
 class Kubernetes(Part):
     resource: str | None = Field(description="the default extended resource, or null")
     alternatives: list[str] = Field(default=[], description="names used by other plugins or older versions")
+    scheduler_labels: dict[str, str] = Field(
+        default={}, description="labels that the scheduler's plugin reads on a Volcano job and its pods"
+    )
+    cards_variable: EnvName | None = Field(
+        default=None, description="variable that takes the cards from the plugin's annotation, under Volcano"
+    )
+    rank_table: RankTable | None = None
 
 
 class Runtime(Part):
@@ -22,6 +38,9 @@ class Runtime(Part):
     groups: list[str] = Field(default=[], description="groups that own the device nodes")
     docker_options: list[str] = Field(default=[], description="further options of `docker run`")
     visible_devices_variable: EnvName | None
+    interface_variables: list[EnvName] = Field(
+        default=[], description="variables that name the network card for talk between nodes"
+    )
     shm_size: str = Field(pattern=r"^\d+[kmg]$", description="a size such as 16g")
     kubernetes: Kubernetes
 

@@ -65,7 +65,7 @@ def test_render_repairs_a_changed_file_and_removes_a_leftover(tree_build_py: Bui
     path = tree_build_py.tree / "images/rendered/cpu/Dockerfile"
     path.write_text("old\n", encoding="utf-8")
     path.with_name("leftover.txt").write_text("old\n", encoding="utf-8")
-    assert tree_build_py("render").stdout == "rendered 30 files, 2 changed\n"
+    assert tree_build_py("render").stdout == "rendered 72 files, 2 changed\n"
     assert path.read_text(encoding="utf-8") == dockerfile("cpu")
     assert not path.with_name("leftover.txt").exists()
 

@@ -1,0 +1,67 @@
+"""Others' programs on the examples: silent on all, and each one seen to find its faults."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(TESTS))
+import launch_checks  # noqa: E402
+from launch_faults import BY_OTHERS, COMPOSE, KUBERNETES, TRAINER, YAMLLINT  # noqa: E402
+
+pytestmark = pytest.mark.slow
+CHECKS = {
+    COMPOSE: launch_checks.compose_config,
+    YAMLLINT: launch_checks.yamllint,
+    KUBERNETES: launch_checks.kubernetes_schemas,
+    TRAINER: launch_checks.trainer_models,
+}
+
+
+@pytest.fixture(scope="module")
+def environment() -> Path:
+    """The environment of the checks; skipped, with the reason, where it cannot be made."""
+    try:
+        return launch_checks.make(launch_checks.default_folder())
+    except launch_checks.NotMade as fault:
+        pytest.skip(f"the environment of the checks could not be made: {fault}")
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_examples_pass(name: str, environment: Path) -> None:
+    assert CHECKS[name](environment, sorted(launch_checks.EXAMPLES.rglob("*.yaml"))) == []
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_check_finds_each_fault_made_for_it(name: str, environment: Path, tmp_path: Path) -> None:
+    """All faulty files in one call: the program starts once."""
+    files = {}
+    for number, fault in enumerate(fault for fault in BY_OTHERS if fault.found_by == name):
+        path = tmp_path / f"{fault.shape}-{number}.yaml"
+        path.write_text(fault.text(), encoding="utf-8")
+        files[str(path)] = fault.name
+    found = {file for file, _ in CHECKS[name](environment, [Path(file) for file in files])}
+    assert sorted(files[file] for file in found) == sorted(files.values())
+    assert len(files) >= 2
+
+
+def test_an_unset_variable_or_a_dollar_never_reaches_compose(environment: Path, tmp_path: Path) -> None:
+    """What an option says arrives as it is: Compose replaces nothing in it."""
+    from images.launch.command import launch_text
+
+    words = [
+        "--backend=cpu",
+        "--as=compose",
+        "--model=./m",
+        "--data=./d",
+        "--output=./o",
+        "--env=A=$HOME${B:?x}",
+    ]
+    path = tmp_path / "compose.yaml"
+    path.write_text(launch_text(words), encoding="utf-8")
+    assert launch_checks.compose_config(environment, [path]) == []
+    shown = launch_checks.compose_shown(environment, path)
+    assert shown["services"]["train"]["environment"]["A"] == "$$HOME$${B:?x}"
