@@ -181,7 +181,7 @@ def stand_in(
     context = tmp_path / "context"
     rendered = context / "images/rendered/hygon"
     rendered.mkdir(parents=True)
-    for name in ("frozen.py", "settle.sh"):
+    for name in ("frozen.py", "settle.sh", "trim.json", "trim.py"):
         (context / "images" / name).write_bytes((ROOT / "images" / name).read_bytes())
     constraints = (ROOT / "images/rendered/hygon/constraints.txt").read_bytes()
     (rendered / "constraints.txt").write_bytes(constraints)
