@@ -119,8 +119,7 @@ def test_a_registry_s_answer_is_written_into_the_spec(
     assert faults == []
     assert (spec.base.digest, spec.base.confidence) == (pushed[1], "P")
     # With the digest filled in, the next call compares.
-    done = resolve(tree_build_py, registry)
-    assert "uv found no solution" in done.stderr or "lock:" in done.stderr
+    assert resolve(tree_build_py, registry).returncode != 65
     assert path.read_text(encoding="utf-8").count(pushed[1]) == 1
 
 
