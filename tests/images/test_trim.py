@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from build_command import ROOT, Image
+from build_command import ROOT, BuildCommand, Image
 
+from images.layout import digest_of, images_of
 from images.trim import Rule, read_rules, rule_of, trim
 
 RULES = read_rules(ROOT / "images/trim.json")
@@ -98,6 +99,27 @@ def test_as_a_script_it_says_what_it_took_out_and_writes_the_same_list_each_time
         texts.append((tmp_path / name / "trimmed.json").read_text(encoding="utf-8"))
     assert texts[0] == texts[1]
     assert json.loads(texts[0])["rules"][1]["files"] == ["torch/include/a.h", "torch/include/b.h"]
+
+
+@pytest.mark.engine
+def test_a_change_in_train_changes_less_than_a_mebibyte_of_layers(
+    cpu_image: Image, tree_build_py: BuildCommand, tmp_path: Path
+) -> None:
+    """Python, its byte code and the small model lie below: a team pulls them once."""
+    options = [option for option in cpu_image.options if not option.startswith("--tag=")]
+    with (tree_build_py.tree / "train/device.py").open("a", encoding="utf-8") as file:
+        file.write("\n# another line\n")
+    layers = []
+    for build in (cpu_image.build, tree_build_py):
+        layout = tmp_path / f"layout-{len(layers)}"
+        done = build(*options, f"--output=oci:{layout}")
+        assert done.returncode == 0, done.stderr
+        ((_, manifest),) = images_of(layout, digest_of(layout), "")
+        layers.append({item["digest"]: item["size"] for item in manifest["layers"]})
+    changed = {digest: size for digest, size in layers[1].items() if digest not in layers[0]}
+    assert changed
+    assert sum(changed.values()) < 2**20
+    assert sum(layers[1].values()) > 100 * 2**20
 
 
 @pytest.mark.engine
