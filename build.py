@@ -56,14 +56,20 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader, such as `head`, has enough: not a fault, and nothing more can be said on stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()
     except OSError as error:
         full = disk_full(error)
         if not full:
             raise
         print(full, file=sys.stderr)
+        _silence_stdout()
         return full.exit_code
     return 0
+
+
+def _silence_stdout() -> None:
+    """What waits to be written goes nowhere: writing it at the end would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def commands_help() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 
 # sysexits, as the design fixes them: scripts rely on the numbers.
 EXIT_CHECK_FAILED = 1
@@ -39,6 +38,6 @@ def disk_full(error: OSError) -> UserError | None:
     words = os.strerror(errno.ENOSPC)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT) and words not in str(error):
         return None
-    where = error.filename or tempfile.gettempdir()
+    where = error.filename or "a disk of this host"
     hint = "free some space there, or take another disk: TMPDIR=DIR, another --output or wheelhouse DIR"
     return UserError(f"{where}: {error.strerror or words}", hint, EXIT_UNAVAILABLE)
