@@ -50,6 +50,7 @@ def trim(prefix: Path, rules: list[Rule]) -> dict[str, Any]:
     """
     removed: dict[str, list[str]] = {rule.what: [] for rule in rules}
     sizes = dict.fromkeys(removed, 0)
+    folders = set()
     for site, name in _listed(prefix):
         path, rule = site / name, rule_of(name, rules)
         if rule is None or not path.is_file():
@@ -57,7 +58,9 @@ def trim(prefix: Path, rules: list[Rule]) -> dict[str, Any]:
         sizes[rule.what] += path.stat().st_size
         removed[rule.what].append(name)
         path.unlink()
-        _remove_empty(path.parent, site)
+        folders.add((path.parent, site))
+    for folder, site in folders:
+        _remove_empty(folder, site)
     return {
         "schema": SCHEMA,
         "rules": [
@@ -76,7 +79,7 @@ def _listed(prefix: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _remove_empty(folder: Path, site: Path) -> None:
-    while folder != site and not any(folder.iterdir()):
+    while folder != site and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
 

@@ -29,9 +29,9 @@ PYLOCK = """
 [[packages]]
 name = "torch"
 wheels = [
-    { url = "https://x.org/torch-2.10.0-3-cp312-cp312-manylinux_2_28_x86_64.whl", size = 900, hashes = { sha256 = "HASH" } },
-    { url = "https://x.org/torch-2.10.0-3-cp312-cp312-manylinux_2_28_aarch64.whl", size = 70, hashes = { sha256 = "HASH" } },
-    { url = "https://x.org/torch-2.10.0-2-cp312-cp312-manylinux_2_28_x86_64.whl", size = 5, hashes = { sha256 = "OTHER" } },
+    { url = "https://x.org/torch-2.14.1-cp312-cp312-manylinux_2_28_x86_64.whl", size = 70, hashes = { sha256 = "x86_64" } },
+    { url = "https://x.org/torch-2.14.1-cp312-cp312-manylinux_2_28_aarch64.whl", size = 900, hashes = { sha256 = "aarch64" } },
+    { url = "https://x.org/torch-2.14.1-2-cp312-cp312-manylinux_2_28_x86_64.whl", size = 5000, hashes = { sha256 = "other" } },
 ]
 """  # noqa: E501
 
@@ -74,13 +74,15 @@ def test_a_layout_of_another_lock_is_refused(tmp_path: Path) -> None:
 
 
 def test_wheels_are_added_up_by_their_locked_hashes_for_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = read_lock("cuda")
+    lock = read_lock("cuda13")
     assert lock
-    torch = next(pin for pin in lock.pins if pin.name == "torch")
-    text = PYLOCK.replace("HASH", torch.hashes[-1]).replace("OTHER", "0" * 64)
+    text = PYLOCK.replace('"other"', f'"{"0" * 64}"')
+    for item in lock.wheels:
+        if item["python"] == "cp312":
+            text = text.replace(f'"{item["architecture"]}"', f'"{item["sha256"]}"')
     monkeypatch.setattr(wheelsizes, "_pylock", lambda pins, python: text)
-    known, unknown = wheelsizes.download_sizes(SPECS["cuda"], lock, Machine("3.12", "x86_64"))
-    assert known == {"torch": 900}
+    known, unknown = wheelsizes.download_sizes(SPECS["cuda13"], lock, Machine("3.12", "x86_64"))
+    assert known == {"torch": 70}
     assert "numpy 1.26.4" in unknown
 
 
