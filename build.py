@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError
+from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError, disk_full
 
 # Name -> the function in images/ that runs it, and what its line in --help says.
 COMMANDS = {
@@ -27,6 +27,7 @@ COMMANDS = {
         "print a ready file for compose, Kubernetes, Trainer or Volcano",
     ),
     "matrix": ("commands.run_matrix", "what goes with what, and what was shown to work"),
+    "sizes": ("commands.run_sizes", "what takes the space of the images, layer by layer"),
     "build-info": (
         "commands.run_build_info",
         "describe a virtual environment that was made from a lock",
@@ -59,8 +60,20 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader, such as `head`, has enough: not a fault, and nothing more can be said on stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()
+    except OSError as error:
+        full = disk_full(error)
+        if not full:
+            raise
+        print(full, file=sys.stderr)
+        _silence_stdout()
+        return full.exit_code
     return 0
+
+
+def _silence_stdout() -> None:
+    """What waits to be written goes nowhere: writing it at the end would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def commands_help() -> str:

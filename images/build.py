@@ -6,9 +6,10 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from images import render
 from images.context import Revision, prepare, revision
@@ -16,6 +17,7 @@ from images.errors import EXIT_CONFIG, UserError
 from images.lint import require_clean
 from images.lockfile import Lock, require_fresh
 from images.machine import Machine
+from images.platforms import ARCHITECTURES, chosen
 from images.sources import Sources, base_address
 from images.spec import BackendSpec
 from images.spec_types import UNRESOLVED
@@ -23,6 +25,8 @@ from images.wheelhouse import require_complete, wanted
 
 if TYPE_CHECKING:
     from images.engine import Engine
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class BuildOptions:
     allow_unresolved_base: bool = False
     network: str | None = None
     sources: Sources = field(default_factory=Sources)
+    platforms: list[str] = field(default_factory=list)
 
 
 def build(spec: BackendSpec, options: BuildOptions) -> str:
@@ -53,8 +58,13 @@ def build(spec: BackendSpec, options: BuildOptions) -> str:
     _check_base(spec, options)
     _say(require_clean(spec.image))
     engine = _connect(spec)
-    _check_architecture(spec, lock, engine.architecture)
-    _check_wheelhouse(spec, options, lock, engine.architecture)
+    names = chosen(spec, options.platforms, engine.platforms())
+    machines = [Machine(spec.python.version, ARCHITECTURES[name]) for name in names]
+    _check_wheels(spec, lock, machines)
+    _check_wheelhouse(spec, options, lock, machines)
+    emulated = [machine.architecture for machine in machines if machine.architecture != engine.architecture]
+    if emulated:
+        _say(f"note: {emulated[0]} is emulated by this {engine.architecture} engine: it takes far longer")
     tags = options.tags or [f"isotune:{spec.image}-{lock.lock_id}", f"isotune:{spec.image}"]
     with tempfile.TemporaryDirectory(prefix="isotune-build-") as folder:
         return _run(spec, options, engine, tags, Path(folder))
@@ -86,21 +96,31 @@ def _check_base(spec: BackendSpec, options: BuildOptions) -> None:
     raise UserError(message, hint, EXIT_CONFIG)
 
 
-def _check_architecture(spec: BackendSpec, lock: Lock, architecture: str) -> None:
-    """Refuse what cannot succeed, before minutes are spent on it."""
-    if architecture not in spec.architectures:
-        message = f"engine: it is {architecture}, {spec.image} is for {', '.join(spec.architectures)}"
-        raise UserError(message, "use an engine on such a host", EXIT_CONFIG)
-    wanted(spec, lock, Machine(spec.python.version, architecture))
+def _check_wheels(spec: BackendSpec, lock: Lock, machines: list[Machine]) -> None:
+    """Refuse what cannot succeed, before minutes are spent on it: a wheel whose hash is not known."""
+    _of_each(machines, lambda machine: wanted(spec, lock, machine))
 
 
-def _check_wheelhouse(spec: BackendSpec, options: BuildOptions, lock: Lock, architecture: str) -> None:
+def _check_wheelhouse(spec: BackendSpec, options: BuildOptions, lock: Lock, machines: list[Machine]) -> None:
     """With the network cut everything must be there: say all that is missing before minutes are spent."""
-    if options.network == "none" and options.sources.wheelhouse:
-        state = require_complete(
-            spec, lock, options.sources.wheelhouse, Machine(spec.python.version, architecture)
-        )
-        _say(f"{options.sources.wheelhouse}: all {len(state.found)} wheels are there, compared by hash")
+    folder = options.sources.wheelhouse
+    if options.network == "none" and folder:
+        states = _of_each(machines, lambda machine: require_complete(spec, lock, folder, machine))
+        for machine, state in zip(machines, states, strict=True):
+            _say(f"{folder}: all {len(state.found)} wheels for {machine} are there, compared by hash")
+
+
+def _of_each(machines: list[Machine], check: Callable[[Machine], Result]) -> list[Result]:
+    """Return the results of a check, one per machine; raises UserError with the faults of all of them."""
+    results, faults = [], []
+    for machine in machines:
+        try:
+            results.append(check(machine))
+        except UserError as error:
+            faults.append(error)
+    if faults:
+        raise UserError("\n".join(e.message for e in faults), faults[0].hint, faults[0].exit_code)
+    return results
 
 
 def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[str], folder: Path) -> str:
@@ -123,6 +143,7 @@ def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[st
         secrets=options.sources.secrets(spec, folder),
         network=options.network,
         no_cache=options.no_cache,
+        platforms=options.platforms,
     )
     started = time.monotonic()
     digest = engine.build(request)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from images.errors import EXIT_USAGE, UserError
-from images.options import Parser, add_source_options, sources_from
+from images.options import Parser, add_source_options, oci_path, sources_from
 from images.selection import add_selection, selected
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def _chosen(options: argparse.Namespace) -> BuildOptions:
         options.allow_unresolved_base,
         options.network,
         sources_from(options),
+        options.platform,
     )
 
 
@@ -73,7 +74,7 @@ def _add_build_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--output",
-        type=_oci_path,
+        type=oci_path,
         metavar="oci:PATH",
         help="write an OCI layout (or a .tar) instead of tagging",
     )
@@ -81,16 +82,11 @@ def _add_build_options(parser: argparse.ArgumentParser) -> None:
     add("--no-cache", action="store_true", help="repeat every step")
     add("--base-image", metavar="REF", help="another base image; the image is labelled so")
     add("--allow-unresolved-base", action="store_true", help="build on a base whose digest is not known")
+    platform = "linux/amd64 or linux/arm64, or both into one image: by default the engine's own"
+    add("--platform", action="append", default=[], metavar="NAME", help=platform)
     add_source_options(parser)
     network = "let build steps use the host's network, or none: then --wheelhouse must have every wheel"
     add("--network", choices=["host", "none"], help=network)
-
-
-def _oci_path(text: str) -> Path:
-    kind, _, path = text.partition(":")
-    if kind != "oci" or not path:
-        raise argparse.ArgumentTypeError(f"{text!r} is not oci:PATH")
-    return Path(path).resolve()
 
 
 def run_reproduce(given: list[str]) -> None:

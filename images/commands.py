@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from images.errors import UserError
-from images.options import Parser, add_source_options, sources_from
+from images.options import Parser, add_source_options, oci_path, sources_from
 from images.selection import add_mirror, add_selection, selected
 
 
@@ -150,6 +150,34 @@ def run_matrix(given: list[str]) -> None:
 
     specs = load_specs().values()
     print(matrix.rules() if options.rules else matrix.show(specs, options.json, options.update))
+
+
+def run_sizes(given: list[str]) -> None:
+    """`build.py sizes`: what takes the space of the images, as recorded."""
+    parser = Parser(prog="build.py sizes", description=run_sizes.__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add_selection(parser)
+    add("--measure", type=oci_path, metavar="oci:PATH", help="record the layers of a layout that was built")
+    add("--place", metavar="WORDS", help="with --measure: on which base it was built, and where")
+    add("--compute", action="store_true", help="record the sizes of its wheels, as an index tells them")
+    options = parser.parse_args(given)
+    if (options.measure or options.compute) and not options.backend:
+        parser.error("--backend is missing")
+    if bool(options.measure) != bool(options.place):
+        parser.error("--measure and --place go together")
+
+    from images import sizes
+
+    specs = selected(options)
+    found = sizes.measure(specs[0], options.measure, options.place) if options.measure else []
+    if options.compute:
+        found += [sizes.compute(specs[0], architecture) for architecture in specs[0].architectures]
+    for item in found:
+        sizes.write_sizes(item)
+    if options.backend:
+        print("\n\n".join(map(sizes.details, sizes.read_sizes(specs[0]))) or "no sizes are recorded")
+    else:
+        print(sizes.table(specs))
 
 
 def run_build_info(given: list[str]) -> None:

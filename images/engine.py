@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from images.errors import EXIT_CHECK_FAILED, EXIT_UNAVAILABLE, UserError
+from images.platforms import ARCHITECTURES as PLATFORMS
+from images.platforms import read_platforms
 from images.progress import Failure, cure, follow
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class BuildRequest:
     secrets: dict[str, Path] = field(default_factory=dict)
     network: str | None = None
     no_cache: bool = False
+    platforms: list[str] = field(default_factory=list)
 
 
 class Engine:
@@ -49,6 +52,13 @@ class Engine:
         """x86_64 or aarch64, whatever the engine calls it."""
         name = self.info.get("Architecture", platform.machine())
         return ARCHITECTURES.get(name, name)
+
+    def platforms(self) -> list[str]:
+        """Return what it can build for, such as linux/arm64: its own first, then what it emulates."""
+        command = ["docker", "buildx", "inspect"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        own = [name for name, machine in PLATFORMS.items() if machine == self.architecture]
+        return list(dict.fromkeys([*own, *read_platforms(done.stdout)]))
 
     def digest(self, reference: str) -> str | None:
         """Return the digest of an image that the engine has, or None."""
@@ -142,6 +152,7 @@ def _command(request: BuildRequest) -> list[str]:
         command += ["--build-context", f"{name}={folder}"]
     for name, file in request.secrets.items():
         command += ["--secret", f"id={name},src={file}"]
+    command += [f"--platform={','.join(request.platforms)}"] if request.platforms else []
     command += ["--no-cache"] if request.no_cache else []
     command += [f"--network={request.network}"] if request.network else []
     command += [f"--tag={tag}" for tag in request.tags]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 # sysexits, as the design fixes them: scripts rely on the numbers.
 EXIT_CHECK_FAILED = 1
 EXIT_USAGE = 64
@@ -27,3 +30,14 @@ class UserError(Exception):
         if self.hint:
             lines.append(f"hint: {self.hint}")
         return "\n".join(lines)
+
+
+def disk_full(error: OSError) -> UserError | None:
+    """Return what to tell of a full disk of this host, or None if the fault is another."""
+    # Copying a folder collects its faults as text alone.
+    words = os.strerror(errno.ENOSPC)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT) and words not in str(error):
+        return None
+    where = error.filename or "a disk of this host"
+    hint = "free some space there, or take another disk: TMPDIR=DIR, another --output or wheelhouse DIR"
+    return UserError(f"{where}: {error.strerror or words}", hint, EXIT_UNAVAILABLE)

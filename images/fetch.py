@@ -76,6 +76,8 @@ def cure(reasons: list[str]) -> str:
     again = "then run this again: what is there is kept"
     if any(reason.startswith(NOT_REACHED) for reason in reasons):
         return f"behind a mirror or TLS proxy: --index-url, --mirror, --ca-bundle; {again}"
+    if any("no space left" in reason for reason in reasons):
+        return f"free some space on the folder's disk, or take a folder on another; {again}"
     if any("another hash" in reason for reason in reasons):
         return f"ask another index, or bring the locked wheel: --wheelhouse DIR; {again}"
     return f"bring them from elsewhere: --wheelhouse DIR or --extra-index-url URL; {again}"

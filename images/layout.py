@@ -63,7 +63,7 @@ def digest_of(layout: Path) -> str:
 
 def compare(first: Path, second: Path) -> Iterator[Difference]:
     """Yield every difference of two layouts' images, of each platform that they have."""
-    images = [dict(_images(layout, digest_of(layout), "")) for layout in (first, second)]
+    images = [dict(images_of(layout, digest_of(layout), "")) for layout in (first, second)]
     for platform in sorted({*images[0], *images[1]}):
         place = f"{platform} " if len(images[0]) + len(images[1]) > 2 else ""
         if platform not in images[0] or platform not in images[1]:
@@ -72,36 +72,38 @@ def compare(first: Path, second: Path) -> Iterator[Difference]:
         yield from _compare_images(first, second, images[0][platform], images[1][platform], place)
 
 
-def _images(layout: Path, digest: str, platform: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def images_of(layout: Path, digest: str, platform: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield platform -> image manifest below a digest, which may be that of an index."""
-    content = _json(layout, digest)
+    content = json_of(layout, digest)
     if "layers" in content:
         yield platform, content
     for item in content.get("manifests", []):
         has = item.get("platform", {})
         name = "/".join(filter(None, (has.get("os"), has.get("architecture"), has.get("variant"))))
-        yield from _images(layout, item["digest"], name)
+        yield from images_of(layout, item["digest"], name)
 
 
 def _compare_images(
     first: Path, second: Path, one: dict[str, Any], two: dict[str, Any], place: str
 ) -> Iterator[Difference]:
-    configs = [_json(layout, item["config"]["digest"]) for layout, item in ((first, one), (second, two))]
+    configs = [json_of(layout, item["config"]["digest"]) for layout, item in ((first, one), (second, two))]
     for path, what in _compare_values("", configs[0], configs[1]):
         # The identity of the layers follows from their files, which are compared below.
         if not path.startswith("rootfs.diff_ids"):
             yield Difference(f"{place}configuration", path, what)
-    titles = _titles(configs[0])
+    titles = titles_of(configs[0])
     for number, (left, right) in enumerate(zip_longest(one["layers"], two["layers"])):
         title = f" ({titles[number]})" if number < len(titles) and titles[number] else ""
         where = f"{place}layer {number + 1}{title}"
         if left is None or right is None:
             yield Difference(where, "", _only(left is not None))
         elif left["digest"] != right["digest"]:
-            yield from _compare_layers(where, _blob(first, left["digest"]), _blob(second, right["digest"]))
+            yield from _compare_layers(
+                where, blob_of(first, left["digest"]), blob_of(second, right["digest"])
+            )
 
 
-def _titles(config: dict[str, Any]) -> list[str]:
+def titles_of(config: dict[str, Any]) -> list[str]:
     """Return what each layer is, by the step that made it."""
     steps = [item.get("created_by", "") for item in config.get("history", []) if not item.get("empty_layer")]
     return [match[1] if (match := TITLE.search(step)) else "" for step in steps]
@@ -180,9 +182,11 @@ def _only(in_first: bool) -> str:
     return f"only in the {'first' if in_first else 'second'}"
 
 
-def _json(layout: Path, digest: str) -> dict[str, Any]:
-    return json.loads(_blob(layout, digest).read_text(encoding="utf-8"))
+def json_of(layout: Path, digest: str) -> dict[str, Any]:
+    """Return a blob of a layout that is JSON: an index, a manifest or a configuration."""
+    return json.loads(blob_of(layout, digest).read_text(encoding="utf-8"))
 
 
-def _blob(layout: Path, digest: str) -> Path:
+def blob_of(layout: Path, digest: str) -> Path:
+    """Return where a blob of a layout lies."""
     return layout / "blobs" / digest.replace(":", "/")

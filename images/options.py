@@ -42,6 +42,14 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def oci_path(text: str) -> Path:
+    """Read oci:PATH, as an option's type."""
+    kind, _, path = text.partition(":")
+    if kind != "oci" or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not oci:PATH")
+    return Path(path).resolve()
+
+
 def sources_from(options: argparse.Namespace) -> Sources:
     """Return what these options say; raises UserError with everything in them that is not there."""
     from images.sources import Sources, check_sources, parse_mirrors

@@ -50,7 +50,11 @@ CURES = [
         r"Temporary failure resolving|Could not connect to|Failed to fetch|Unable to locate package",
         "the archive of system packages is out of reach: --mirror HOST=HOST, or a --base-image that has them",
     ),
-    (r"No space left on device", "the engine's disk is full: docker system prune"),
+    (
+        r"(?i)no space left on device|disk quota exceeded",
+        "a disk is full: of the engine (docker system df shows what takes it, docker builder prune frees the "
+        "build cache), or of this host if an --output goes there",
+    ),
     (
         r"No module named (?:venv|ensurepip)|ensurepip is not available",
         "the base lacks Python's venv: `system_packages` in the spec",

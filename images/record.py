@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 BUILD_INFO = "build-info.json"
+TRIMMED = "trimmed.json"
 
 
 def site_packages(prefix: Path) -> Path:
@@ -32,12 +33,21 @@ def records(prefix: Path) -> dict[str, str]:
     return result
 
 
+def trimmed(prefix: Path) -> dict[str, Any]:
+    """Return the field that fixes the list of files taken out on purpose, nothing where none was taken."""
+    path = prefix / TRIMMED
+    if not path.exists():
+        return {}
+    return {"trimmed": {"file": TRIMMED, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}}
+
+
 def complete(info: dict[str, Any], prefix: Path, build: dict[str, Any]) -> dict[str, Any]:
     """Return build-info with the records of the locked packages and the build's own values."""
     found = records(prefix)
     return {
         **info,
         **build,
+        **trimmed(prefix),
         "records": {name: found[name] for name in sorted(info["packages"]) if name in found},
     }
 

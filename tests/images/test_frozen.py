@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from build_command import ROOT
+
+from images.progress import cure
 
 VERSION = "2.7.1+das.opt1.dtk2604"
 BYTE_CODE = "torch/__pycache__/__init__.cpython-311.pyc"
@@ -181,7 +184,7 @@ def stand_in(
     context = tmp_path / "context"
     rendered = context / "images/rendered/hygon"
     rendered.mkdir(parents=True)
-    for name in ("frozen.py", "settle.sh"):
+    for name in ("frozen.py", "settle.sh", "trim.json", "trim.py"):
         (context / "images" / name).write_bytes((ROOT / "images" / name).read_bytes())
     constraints = (ROOT / "images/rendered/hygon/constraints.txt").read_bytes()
     (rendered / "constraints.txt").write_bytes(constraints)
@@ -228,6 +231,12 @@ def test_a_build_fails_when_what_the_base_brings_is_replaced_changed_or_joined(
     done = stand_in(plain, between=f"RUN echo other >{library}\n")
     assert done.returncode != 0
     assert f"error: torch: {library} changed after the base image" in done.stderr
+
+    forged = re.sub("sha256:[0-9a-f]+", f"sha256:{'0' * 64}", plain)
+    done = stand_in(forged)
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert "a wheel is not the locked one" in cure(done.stderr)
 
     done = stand_in(plain, wheel(wheels, "torch", "2.13.0", {"torch/__init__.py": b""}))
     assert done.returncode != 0

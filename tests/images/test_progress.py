@@ -77,7 +77,7 @@ def test_a_long_step_gives_a_sign_of_life() -> None:
             "--network host",
         ),
         ("failed to resolve source metadata for docker.io/library/python: dial tcp", "--base-image"),
-        ("OSError: [Errno 28] No space left on device", "docker system prune"),
+        ("OSError: [Errno 28] No space left on device", "docker builder prune"),
         ("OCI exporter is not supported for the docker driver", "containerd"),
     ],
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from build_command import BuildCommand
 
-from images.build import _check_architecture
+from images import platforms
+from images.build import _check_wheels
 from images.errors import EXIT_CONFIG, UserError
 from images.lockfile import read_lock
+from images.machine import Machine
 from images.spec_types import UNRESOLVED
 from images.specfile import load_specs
 
@@ -41,14 +43,14 @@ def test_a_wheel_whose_hash_nobody_has_told_stops_the_build(build_py: BuildComma
     assert lock
     older = spec.model_copy(update={"python": spec.python.model_copy(update={"version": "3.10"})})
     with pytest.raises(UserError) as caught:
-        _check_architecture(older, lock, "x86_64")
+        _check_wheels(older, lock, [Machine("3.10", "aarch64"), Machine("3.10", "x86_64")])
     assert caught.value.message == "images/locks/cpu: cp310 x86_64: no hash is known of torch 2.13.0+cpu"
     assert caught.value.hint == (
         "python build.py lock --backend cpu, where https://download.pytorch.org/whl/cpu answers, "
         "or with the wheel in a folder: --wheelhouse DIR"
     )
-    _check_architecture(older, lock, "aarch64")
-    _check_architecture(spec, lock, "x86_64")
+    _check_wheels(older, lock, [Machine("3.10", "aarch64")])
+    _check_wheels(spec, lock, [Machine("3.11", "x86_64")])
 
 
 @pytest.mark.parametrize("image", sorted(SPECS))
@@ -56,14 +58,12 @@ def test_every_wheel_of_torch_that_an_image_needs_has_its_hash(image: str) -> No
     lock = read_lock(image)
     assert lock
     for machine in SPECS[image].architectures:
-        _check_architecture(SPECS[image], lock, machine)
+        _check_wheels(SPECS[image], lock, [Machine(SPECS[image].python.version, machine)])
 
 
 def test_an_architecture_that_a_variant_has_not_is_refused() -> None:
-    lock = read_lock("cuda")
-    assert lock
     with pytest.raises(UserError, match="it is aarch64, cuda is for x86_64"):
-        _check_architecture(SPECS["cuda"], lock, "aarch64")
+        platforms.chosen(SPECS["cuda"], [], ["linux/arm64"])
 
 
 def test_a_stale_lock_of_a_variant_is_refused_with_its_own_command(tree_build_py: BuildCommand) -> None:

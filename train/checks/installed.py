@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from train.checks.report import CheckFailed, Skipped
 from train.image import BuildInfo
 
 NO_BUILD = "there is no build-info.json: build.py did not make this environment, no lock can be compared"
+GOOD, TAKEN_OUT = "good", "taken out"
 
 
 def require_image(image: BuildInfo | None) -> BuildInfo:
@@ -59,7 +63,7 @@ def versions_equal_lock(image: BuildInfo | None) -> str:
 
 
 def files_equal_lock(image: BuildInfo | None) -> str:
-    """Every installed file equals what the hash-checked wheel brought.
+    """Every installed file equals what the hash-checked wheel brought; what the build took out is counted.
 
     pip compared each wheel with the lock when it was installed, and the build kept the hash of each RECORD
     then; RECORD has the hash of each file.
@@ -67,21 +71,39 @@ def files_equal_lock(image: BuildInfo | None) -> str:
     build = require_image(image)
     if not build.records:
         raise Skipped("the build info has no record hashes: it was not completed after the installation")
-    faults, files = [], 0
-    for name, wanted in sorted(build.records.items()):
-        record = _record(name)
-        if record is None:
-            faults.append(f"{name}: has no RECORD")
-        elif hashlib.sha256(record.read_bytes()).hexdigest() != wanted:
-            faults.append(f"{name}: its RECORD changed after the installation")
-        else:
-            changed, count = _changed_files(record)
-            faults += [f"{name}: {path}" for path in changed]
-            files += count
+    known = _taken_out(build)
+    faults, files, absent = [], 0, 0
+    # Hashing runs outside the interpreter's lock, so threads do it side by side.
+    with ThreadPoolExecutor() as pool:
+        for name, wanted in sorted(build.records.items()):
+            record = _record(name)
+            if record is None:
+                faults.append(f"{name}: has no RECORD")
+            elif hashlib.sha256(record.read_bytes()).hexdigest() != wanted:
+                faults.append(f"{name}: its RECORD changed after the installation")
+            else:
+                check = partial(_state, record.parent.parent, known)
+                states = list(pool.map(check, _hashed_files(record)))
+                faults += [f"{name}: {state}" for state in states if state not in (GOOD, TAKEN_OUT)]
+                files += len(states) - states.count(TAKEN_OUT)
+                absent += states.count(TAKEN_OUT)
     if faults:
         more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise CheckFailed("; ".join(faults[:5]) + more)
-    return f"{files} files of {len(build.records)} packages"
+    rest = f"; {absent} others were taken out by the build" if absent else ""
+    return f"{files} files of {len(build.records)} packages{rest}"
+
+
+def _taken_out(build: BuildInfo) -> frozenset[str]:
+    """Paths below site-packages that the build removed on purpose; CheckFailed if their list was changed."""
+    noted = build.content.get("trimmed")
+    if not noted:
+        return frozenset()
+    path = build.path.with_name(noted["file"])
+    text = path.read_bytes() if path.exists() else b""
+    if hashlib.sha256(text).hexdigest() != noted["sha256"]:
+        raise CheckFailed(f"{path}: {'changed after the build' if text else 'is missing'}")
+    return frozenset(name for rule in json.loads(text)["rules"] for name in rule["files"])
 
 
 def _record(name: str) -> Path | None:
@@ -94,16 +116,12 @@ def _record(name: str) -> Path | None:
     return path if path and path.exists() else None
 
 
-def _changed_files(record: Path) -> tuple[list[str], int]:
-    faults, count = [], 0
-    for name, method, wanted in _hashed_files(record):
-        path = record.parent.parent / name
-        count += 1
-        if not path.exists():
-            faults.append(f"{name} is missing")
-        elif _digest(path, method) != wanted:
-            faults.append(f"{name} changed after the installation")
-    return faults, count
+def _state(site: Path, taken_out: frozenset[str], listed: tuple[str, str, str]) -> str:
+    name, method, wanted = listed
+    path = site / name
+    if not path.exists():
+        return TAKEN_OUT if name in taken_out else f"{name} is missing"
+    return GOOD if _digest(path, method) == wanted else f"{name} changed after the installation"
 
 
 def _hashed_files(record: Path) -> Iterator[tuple[str, str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -56,6 +57,38 @@ def test_a_file_that_is_missing_or_a_record_that_was_rewritten_fails(
     (package / "brick-1.0.dist-info" / "RECORD").write_text("", encoding="utf-8")
     with pytest.raises(CheckFailed, match="its RECORD changed"):
         installed.files_equal_lock(image)
+
+
+def test_a_file_that_the_build_took_out_is_counted_and_any_other_is_still_missed(
+    build: Callable[..., BuildInfo], package: Path, tmp_path: Path
+) -> None:
+    (package / "brick.py").unlink()
+    text = json.dumps({"rules": [{"what": "clay", "files": ["brick.py"]}]})
+    (tmp_path / "trimmed.json").write_text(text, encoding="utf-8")
+    noted = {"file": "trimmed.json", "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    records = {"brick": record_hash(package)}
+    told = installed.files_equal_lock(build(records=records, trimmed=noted))
+    assert told == "0 files of 1 packages; 1 others were taken out by the build"
+    with pytest.raises(CheckFailed, match="brick.py is missing"):
+        installed.files_equal_lock(build(records=records))
+    # A list that somebody lengthened later is no excuse.
+    (tmp_path / "trimmed.json").write_text(text + " ", encoding="utf-8")
+    with pytest.raises(CheckFailed, match=r"trimmed\.json: changed after the build"):
+        installed.files_equal_lock(build(records=records, trimmed=noted))
+    (tmp_path / "trimmed.json").unlink()
+    with pytest.raises(CheckFailed, match=r"trimmed\.json: is missing"):
+        installed.files_equal_lock(build(records=records, trimmed=noted))
+
+
+def test_a_file_that_is_there_is_compared_even_if_the_list_has_it(
+    build: Callable[..., BuildInfo], package: Path, tmp_path: Path
+) -> None:
+    text = json.dumps({"rules": [{"files": ["brick.py"]}]})
+    (tmp_path / "trimmed.json").write_text(text, encoding="utf-8")
+    noted = {"file": "trimmed.json", "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    (package / "brick.py").write_text("print('sand')\n", encoding="utf-8")
+    with pytest.raises(CheckFailed, match="brick.py changed"):
+        installed.files_equal_lock(build(records={"brick": record_hash(package)}, trimmed=noted))
 
 
 def test_a_refused_package_fails_by_name(build: Callable[..., BuildInfo], package: Path) -> None:
