@@ -133,9 +133,13 @@ def registry_digest(reference: str) -> str:
     """Ask a registry for the digest of a tag; raises UserError with its words if there is no answer."""
     if not shutil.which("docker"):
         raise UserError("base: `docker` is not installed", "install Docker's command line", EXIT_UNAVAILABLE)
-    command = ["docker", "buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}", reference]
+    # As JSON: some versions answer `{{.Manifest.Digest}}` with a whole page.
+    command = ["docker", "buildx", "imagetools", "inspect", "--format", "{{json .Manifest}}", reference]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = done.stdout.strip()
+    try:
+        found = str(json.loads(done.stdout)["digest"])
+    except (ValueError, KeyError, TypeError):
+        found = ""
     if done.returncode or not found.startswith("sha256:"):
         words = (done.stderr.strip().splitlines() or ["no digest in the answer"])[-1]
         hint = "give a registry in reach with --mirror HOST=HOST; `docker login` where it asks for it"

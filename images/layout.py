@@ -54,8 +54,9 @@ def digest_of(layout: Path) -> str:
     """Return the digest of a layout's one image; raises UserError if the folder is no such layout."""
     try:
         index = json.loads((layout / "index.json").read_text(encoding="utf-8"))
-        (manifest,) = index["manifests"]
-        return str(manifest["digest"])
+        # One entry for each name that the image was given.
+        (digest,) = {manifest["digest"] for manifest in index["manifests"]}
+        return str(digest)
     except (OSError, KeyError, ValueError) as error:
         message = f"{layout}: is not an OCI layout of one image"
         raise UserError(message, "build.py --backend NAME --output oci:PATH makes one", EXIT_DATA) from error

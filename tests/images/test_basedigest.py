@@ -5,6 +5,7 @@ The registry's answer comes from a stand-in for the `docker` program: it prints 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -18,6 +19,7 @@ from images.errors import UserError
 from images.specfile import BACKENDS, load_specs, read_spec
 
 FOUND = f"sha256:{'1' * 64}"
+ANSWER = json.dumps({"schemaVersion": 2, "digest": FOUND, "size": 855})
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def answers(tmp_path: Path) -> dict[str, str]:
     """An environment whose `docker` notes its arguments and prints a digest."""
     program = tmp_path / "bin/docker"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\necho {FOUND}\n', encoding="utf-8")
+    program.write_text(f"#!/bin/sh\necho \"$@\" >{tmp_path}/asked\necho '{ANSWER}'\n", encoding="utf-8")
     program.chmod(0o755)
     return {"PATH": f"{program.parent}:{os.environ['PATH']}"}
 

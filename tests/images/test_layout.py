@@ -136,3 +136,18 @@ def test_a_difference_of_two_real_layouts_is_found(build_options: list[str], tmp
         subprocess.run([*command, output, "."], cwd=tmp_path, capture_output=True, check=True)
     found = [str(difference) for difference in compare(tmp_path / "first", tmp_path / "second")]
     assert found == ["layer 1: opt/b: mode: 0644, 0755"]
+
+
+def test_an_image_with_two_names_is_one_image_and_two_images_are_none(tmp_path: Path) -> None:
+    """As the engine writes it: an entry for each name."""
+    digest = write_layout(tmp_path, [layer(FILES)])
+    index = json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))
+    (entry,) = index["manifests"]
+    for other, good in ((digest, True), (f"sha256:{'1' * 64}", False)):
+        index["manifests"] = [entry, {**entry, "digest": other}]
+        (tmp_path / "index.json").write_text(json.dumps(index), encoding="utf-8")
+        if good:
+            assert digest_of(tmp_path) == digest
+        else:
+            with pytest.raises(UserError, match="not an OCI layout of one image"):
+                digest_of(tmp_path)
