@@ -87,7 +87,7 @@ def _ranks(path: KeyPath, service: dict[str, Any], services: dict[str, Any]) -> 
     if ranks != list(range(int(given["PET_NNODES"]))):
         what = f"{given['PET_NNODES']} nodes, whose numbers are {ranks}"
         yield (*path, "environment"), "manifest-ranks", what, "a service for each number from 0 on"
-    first = services.get(given.get("PET_MASTER_ADDR")) or {}
+    first = services.get(str(given.get("PET_MASTER_ADDR"))) or {}
     if (first.get("environment") or {}).get("PET_NODE_RANK") != "0":
         what = f"PET_MASTER_ADDR is {given.get('PET_MASTER_ADDR')}"
         yield (*path, "environment"), "manifest-ranks", what, "the service of node 0"

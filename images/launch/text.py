@@ -39,6 +39,9 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
+_Dumper.add_representer(str, _text)
+
+
 def documents(launch: Launch) -> list[dict[str, Any]]:
     """Return the documents of the file as data."""
     return MAKERS[launch.shape](launch)
@@ -47,10 +50,8 @@ def documents(launch: Launch) -> list[dict[str, Any]]:
 def render_launch(launch: Launch, head: list[str]) -> str:
     """Return the file: the lines of `head` and notes as comments, then the documents."""
     lines = [*head, *notes(launch)]
-    dumper = type("Dumper", (_Dumper,), {})
-    dumper.add_representer(str, _text)
     parts = [
-        yaml.dump(part, Dumper=dumper, sort_keys=False, allow_unicode=True, width=1000)
+        yaml.dump(part, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
         for part in documents(launch)
     ]
     return "".join(f"# {line}\n" for line in lines) + "---\n".join(["", *parts] if len(parts) > 1 else parts)

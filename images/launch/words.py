@@ -60,8 +60,7 @@ def _argument(name: str, info: FieldInfo) -> dict[str, Any]:
     kind = container_kind(info)
     if info.annotation is bool:
         return settings | {"action": argparse.BooleanOptionalAction}
-    if kind is None:
-        return settings | {"metavar": "VALUE"}
+    # All are collected, also those that hold one value: argparse would keep the last in silence.
     return settings | {"action": "append", "metavar": "KEY=VALUE" if kind is dict else "VALUE"}
 
 
@@ -84,9 +83,9 @@ def read_words(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             values = value if isinstance(value, list) else [value]
             given += [(flag(name), name, item) for item in values]
     for text in getattr(options, "assignments", []):
-        name, fault = _assigned(text)
+        (key, value), fault = _assigned(text)
         faults += [fault] if fault else []
-        given += [] if fault else [(f"--set {name[0]}", name[0], name[1])]
+        given += [] if fault else [(f"--set {key}", key, value)]
     found: dict[str, Any] = {}
     for how, name, value in given:
         faults += _add(found, how, name, value)
