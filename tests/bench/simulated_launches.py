@@ -3,7 +3,7 @@
     python tests/bench/simulated_launches.py [--layers N] [--latency MICROSECONDS] [--json]
 
 Counted on the device's own dispatch key: every kernel, copy and wait of a forward, a backward and a fused
-AdamW step; views and empty memory launch nothing. `share`: of a step's time with the latency, what the latency is;
+AdamW step; views and empty memory launch nothing. `share`: what the latency is of a step's time with it;
 it depends on this machine's arithmetic, the launches do not.
 """
 
