@@ -49,8 +49,12 @@ def test_a_lost_device_stops_the_run_and_the_same_command_goes_on(
 def test_an_operator_of_the_model_that_is_missing_is_named(
     npu_train: Train, npu_arguments: Arguments
 ) -> None:
-    errors = stopped(npu_train(*npu_arguments("lora"), SIMNPU_MISSING="silu"), EXIT_UNAVAILABLE)
+    """One that the probes need is named by them, another one by the step that needs it."""
+    errors = stopped(npu_train(*npu_arguments("lora", "silu"), SIMNPU_MISSING="silu"), EXIT_UNAVAILABLE)
     assert "aten::silu" in errors
+    done = npu_train(*npu_arguments("lora", "select"), SIMNPU_MISSING="index_select")
+    assert "device: an operator is missing: " in stopped(done, EXIT_UNAVAILABLE)
+    assert "aten::index_select" in done.stderr
 
 
 def test_without_a_solver_oft_inverts_by_products(
@@ -59,6 +63,7 @@ def test_without_a_solver_oft_inverts_by_products(
     fields = {"precision": "fp32"}
     succeeded(npu_train(*npu_arguments("oft", "whole", **fields)))
     succeeded(npu_train(*npu_arguments("oft", **fields), SIMNPU_MISSING="linalg_inv_ex,_linalg_inv_ex"))
+    assert manifest(tmp_path / "run")["device"]["rotations"]["value"] == "products"
     assert manifest(tmp_path / "run")["results"]["orthogonality_error"] < 1e-5
     assert apart(losses(tmp_path / "run"), losses(tmp_path / "whole")) < SAME_FP32
 

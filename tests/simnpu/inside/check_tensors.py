@@ -100,7 +100,8 @@ def check_an_operator_and_its_gradient_are_the_host_s(name: str) -> None:
         assert x.grad is not None
         assert result.device.type == device
         found[device] = (result.detach().cpu(), x.grad.cpu())
-    assert all(torch.equal(left, right) for left, right in zip(found["cpu"], found["npu"], strict=True))
+    for left, right in zip(found["cpu"], found["npu"], strict=True):
+        assert torch.allclose(left, right, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {"foreach": False}])
@@ -121,7 +122,7 @@ def check_launches_are_counted_by_operator() -> None:
     x = torch.ones(2, 3, device="npu")
     native.reset_launches()
     (x @ x.t()).mul_(2).view(-1).sum().item()
-    names = ["_local_scalar_dense", "mm.out", "mul_.Tensor", "sum.IntList_out"]
+    names = ["_local_scalar_dense", "mm.out", "mul.out", "sum.IntList_out"]
     assert native.launches() == dict.fromkeys(names, 1)
 
 

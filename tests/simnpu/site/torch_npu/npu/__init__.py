@@ -126,11 +126,9 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16]
 
 
-class Event(torch.Event):
-    """An event that may be made without naming the device."""
-
-    def __new__(cls, enable_timing: bool = False, **named: Any) -> Any:
-        return super().__new__(cls, "npu", enable_timing=enable_timing, **named)
+def Event(enable_timing: bool = False, **named: Any) -> torch.Event:  # noqa: N802 - the name of torch.cuda
+    """An event of this device."""
+    return torch.Event("npu", enable_timing=enable_timing, **named)
 
 
 def current_stream(device: Any = None) -> torch.Stream:
