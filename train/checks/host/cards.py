@@ -50,12 +50,12 @@ class Reading:
 
 def read_cards(telemetry: dict[str, Any], root: Root, seconds: float = TOOL_SECONDS) -> Reading:
     """Ask the first of the backend's tools that is there and tells of cards."""
-    reading = Reading("", (), "this backend has no tool for it", is_absent=True)
+    names = list(dict.fromkeys(tool["command"].split()[0] for tool in telemetry["tools"]))
+    fault = f"{' and '.join(names)} not here" if names else "this backend has no tool for it"
+    reading = Reading(names[0] if names else "", (), fault, is_absent=True)
     for tool in telemetry["tools"]:
         name = tool["command"].split()[0]
         if root.tool(name) is None:
-            if reading.is_absent:
-                reading = Reading(name, (), f"{name} is not here", is_absent=True)
             continue
         answer = root.ask(tool["command"], seconds)
         found = parse(tool["cards"], answer.text)
