@@ -11,8 +11,8 @@ from train.checks.host.needs import Needs, read_needs
 from train.checks.host.root import Identity, Root
 from train.image import BuildInfo
 
-RENDERED = Path(__file__).resolve().parents[4] / "images" / "rendered"
-OUTPUTS = Path(__file__).resolve().parent / "outputs"
+RENDERED = Path(__file__).resolve().parents[2] / "images" / "rendered"
+OUTPUTS = Path(__file__).resolve().parent / "checks" / "host" / "outputs"
 IMAGES = sorted(path.parent.name for path in RENDERED.glob("*/build-info.json"))
 WITH_DEVICE = [name for name in IMAGES if name != "cpu"]
 # Whoever runs the tests owns the files of a fake root: this user does not, and is in none of its groups.
