@@ -23,6 +23,7 @@ COMMANDS = {
         "build twice without a cache, compare digests, explain any difference",
     ),
     "matrix": ("commands.run_matrix", "what goes with what, and what was shown to work"),
+    "doctor": ("doctor.run_doctor", "is this host ready, and which line starts a backend here?"),
     "build-info": (
         "commands.run_build_info",
         "describe a virtual environment that was made from a lock",

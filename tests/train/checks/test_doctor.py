@@ -112,7 +112,7 @@ def test_the_command_prints_the_report_and_exits_with_its_code(
     assert done.returncode == 69
     assert done.stdout.startswith("doctor (hygon, container): 4 missing")
     assert "missing       device /dev/kfd\n              -> --device=/dev/kfd\n" in done.stdout
-    assert "  docker run --rm \\\n      --device=/dev/kfd \\\n" in done.stdout
+    assert "  docker run --rm \\\n    --device=/dev/kfd \\\n" in done.stdout
     assert done.stderr == ""
 
 

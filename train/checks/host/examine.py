@@ -84,8 +84,7 @@ def examine(
 
 def hardware(needs: Needs, root: Root, on_host: bool = False) -> list[Seen]:
     """Nodes, mounts, libraries, driver and cards; known errors in what the tools said."""
-    # On a host every node is open to the engine: what counts is who the container's user will be.
-    seen = [*look_at_nodes(needs, root), *look_at_mounts(needs, root, on_host)]
+    seen = [*look_at_nodes(needs, root, on_host), *look_at_mounts(needs, root, on_host)]
     seen += look_at_libraries(needs, root, on_host)
     driver = read_driver(needs, root)
     reading = read_cards(needs.telemetry, root)

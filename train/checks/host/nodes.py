@@ -12,6 +12,8 @@ from train.checks.host.root import Root
 
 READ, READ_WRITE = 4, 6
 CARD = "{index}"
+GROUP = "--group-add="
+ON_HOST = "install the driver on this host, and load its module"
 RENDER_NODES = ("card*", "renderD*")
 
 
@@ -27,25 +29,28 @@ def cards(needs: Needs, root: Root) -> list[int]:
     return sorted(found)
 
 
-def look_at_nodes(needs: Needs, root: Root) -> Iterator[Seen]:
-    """Each node that is needed or can be there; one that is in a folder (/dev/dri) by its own name."""
+def look_at_nodes(needs: Needs, root: Root, on_host: bool = False) -> Iterator[Seen]:
+    """Each node that is needed or can be there; one that is in a folder (/dev/dri) by its own name.
+
+    on_host: a node is closed only where no group opens it, for the line that starts a container names groups.
+    """
     injected = needs.runtime["injected_devices"]
     for node in needs.nodes:
-        cure = _bring(needs, node) if node in injected else f"--device={node}"
+        cure = ON_HOST if on_host else _bring(needs, node) if node in injected else f"--device={node}"
         if CARD in node:
-            yield from _card_nodes(needs, root, node, cure)
+            yield from _card_nodes(needs, root, node, cure, on_host)
         elif not root.exists(node) or root.is_empty_folder(node):
             yield Seen("device", node, MISSING, _why_missing(root, node), cure)
         else:
-            yield from _open(root, node, cure)
+            yield from _open(root, node, on_host)
     for node in needs.runtime["optional_devices"]:
         if root.exists(node):
-            yield from _open(root, node, f"--device={node}")
+            yield from _open(root, node, on_host)
         else:
             yield Seen("device", node, NOTE, "not here; only some hosts have it", needed=False)
 
 
-def _card_nodes(needs: Needs, root: Root, node: str, cure: str) -> Iterator[Seen]:
+def _card_nodes(needs: Needs, root: Root, node: str, cure: str, on_host: bool) -> Iterator[Seen]:
     found = [node.replace(CARD, str(index)) for index in cards(needs, root)]
     here = [path for path in found if root.exists(path)]
     if not here:
@@ -56,16 +61,20 @@ def _card_nodes(needs: Needs, root: Root, node: str, cure: str) -> Iterator[Seen
         if root.is_empty_folder(path):
             yield Seen("device", path, MISSING, _why_missing(root, path), cure.replace(node, path))
         else:
-            yield from _open(root, path, cure.replace(node, path))
+            yield from _open(root, path, on_host)
 
 
-def _open(root: Root, node: str, cure: str) -> Iterator[Seen]:
+def _open(root: Root, node: str, on_host: bool) -> Iterator[Seen]:
     inside = [path for name in RENDER_NODES for path in root.glob(f"{node}/{name}")]
     for path in inside or [node]:
         if root.may(path, READ_WRITE):
             yield Seen("device", path, PRESENT)
+            continue
+        detail, cure = _closed(root, path, READ_WRITE)
+        if on_host and cure.startswith(GROUP):
+            yield Seen("device", path, PRESENT, f"{detail}; {cure} opens it")
         else:
-            yield Seen("device", path, FORBIDDEN, *_closed(root, path, READ_WRITE))
+            yield Seen("device", path, FORBIDDEN, detail, cure)
 
 
 def _closed(root: Root, path: str, wanted: int) -> tuple[str, str]:
@@ -76,7 +85,7 @@ def _closed(root: Root, path: str, wanted: int) -> tuple[str, str]:
     mode, gid = found
     detail = f"mode {mode:03o}, group {gid}; this user is {root.user.uid}"
     if mode >> 3 & wanted == wanted:
-        return detail, f"--group-add={gid}"
+        return detail, f"{GROUP}{gid}"
     return detail, f"no group has the right: on the host `chmod g+rw {path}`, or --user=0"
 
 
@@ -91,7 +100,7 @@ def look_at_mounts(needs: Needs, root: Root, on_host: bool) -> Iterator[Seen]:
     for mount in needs.runtime["mounts"]:
         source, target = ends(mount)
         path = source if on_host else target
-        cure = "install the driver on this host" if on_host else f"-v {mount}"
+        cure = ON_HOST if on_host else f"-v {mount}"
         if not root.exists(path) or root.is_empty_folder(path):
             yield Seen("mount", path, MISSING, _why_missing(root, path), cure)
         elif not on_host and not root.may(path, READ):
@@ -107,7 +116,7 @@ def look_at_libraries(needs: Needs, root: Root, on_host: bool) -> Iterator[Seen]
         places = [folder for folder in (*library["folders"], *named) if folder.startswith("/")]
         paths = [str(PurePosixPath(folder) / library["name"]) for folder in places]
         path = next((path for path in paths if root.exists(path)), None)
-        cure = "install the driver on this host" if on_host else library["given_by"]
+        cure = ON_HOST if on_host else library["given_by"]
         if path is None:
             searched = ", ".join(library["folders"])
             yield Seen("library", library["name"], MISSING, f"not in {searched}", cure)
