@@ -25,6 +25,7 @@ def build_info(spec: BackendSpec, lock: Lock | None) -> dict[str, Any]:
         "schema": SCHEMA,
         "isotune": isotune_version(),
         "backend": spec.name,
+        "title": spec.title,
         "variant": spec.variant,
         "device_type": spec.device_policy.device_type,
         "python": spec.python.version,

@@ -13,7 +13,9 @@ import typer
 
 from train import commands
 from train.checks.doctor import doctor_command
+from train.detect import require_torch
 from train.errors import EXIT_STOPPED, EXIT_TRAINING, EXIT_USAGE, UserError
+from train.policy import set_image_environment
 from train.stop import Stopped, listen
 
 app = typer.Typer(
@@ -92,6 +94,7 @@ def _run(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> 
     from train.loop.preflight import check_places
 
     check_places(config)
+    require_torch()
     from train.loop.run import run
 
     outcome = run(config)
@@ -184,6 +187,7 @@ def call(arguments: list[str]) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # No library of this process asks the hub for anything; train/hub.py says when another one may.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    set_image_environment()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a log in another encoding must not cost a run
             stream.reconfigure(errors="backslashreplace")

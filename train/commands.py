@@ -28,6 +28,9 @@ Precision = Annotated[
     Literal["auto", "bf16", "fp16", "fp32"], typer.Option(help="of the frozen weights and products")
 ]
 Attention = Annotated[Literal["auto", "sdpa", "eager"], typer.Option(help="how attention is computed")]
+Probe = Annotated[
+    Literal["auto", "again", "off"], typer.Option(help="compare the device with the CPU first; off: trust it")
+]
 Thinking = Annotated[Literal["auto", "on", "off"], typer.Option(help="the chat template's own switch")]
 MaxLength = Annotated[int, typer.Option(help="longer rows of the file are left out and counted", min=8)]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout, the lines on stderr")]
@@ -42,6 +45,7 @@ def eval_command(
     device: Device = "auto",
     precision: Precision = "auto",
     attn_implementation: Attention = "auto",
+    probe: Probe = "auto",
     thinking: Thinking = "auto",
     train_on: Annotated[
         Literal["all", "last"], typer.Option(help="which assistant turns count, as when training")
@@ -54,7 +58,7 @@ def eval_command(
     from train.results.evaluate import evaluate, table
     from train.results.opened import ModelOptions
 
-    options = ModelOptions(model, adapter, device, precision, attn_implementation, thinking, train_on)
+    options = ModelOptions(model, adapter, device, precision, attn_implementation, thinking, train_on, probe)
     report = evaluate(options, data, batch_size, max_length, _lines(as_json))
     _show(report, table(report), as_json)
 
@@ -72,6 +76,7 @@ def generate_command(
     device: Device = "auto",
     precision: Precision = "auto",
     attn_implementation: Attention = "auto",
+    probe: Probe = "auto",
     thinking: Thinking = "auto",
     allow_network: AllowNetwork = False,
     as_json: AsJson = False,
@@ -85,7 +90,7 @@ def generate_command(
     from train.results.answers import generate
     from train.results.opened import ModelOptions
 
-    options = ModelOptions(model, adapter, device, precision, attn_implementation, thinking)
+    options = ModelOptions(model, adapter, device, precision, attn_implementation, thinking, probe=probe)
     rows = (data, limit, max_length) if data else None
     answers = generate(options, prompt or [], rows, max_new_tokens, _lines(as_json))
     text = [f"{name}: {value}" for answer in answers for name, value in answer.items()]
@@ -104,6 +109,7 @@ def merge_command(
         bool, typer.Option("--force", help="also an OFT adapter that is no rotation any more")
     ] = False,
     device: Device = "auto",
+    probe: Probe = "auto",
     allow_network: AllowNetwork = False,
     as_json: AsJson = False,
 ) -> None:
@@ -112,7 +118,7 @@ def merge_command(
     from train.adapters.fingerprint import percent
     from train.results.merge import MergeOptions, merge
 
-    report = merge(MergeOptions(model, adapter, output, dtype, force, device), _lines(as_json))
+    report = merge(MergeOptions(model, adapter, output, dtype, force, device, probe), _lines(as_json))
     checks = report["checks"]
     line = (
         f"merged into {output} ({report['dtype']}): logits differ from those of base and adapter by "
@@ -190,10 +196,13 @@ def info_command(
 
 
 def _resolved(model: Path, allow_network: bool) -> Path:
-    """The folder of `--model`; before any heavy library is loaded."""
+    """The folder of `--model`; before any heavy library is loaded, and these can be."""
+    from train.detect import require_torch
     from train.hub import resolve
 
-    return resolve(model, allow_network)
+    folder = resolve(model, allow_network)
+    require_torch()
+    return folder
 
 
 def _lines(as_json: bool) -> IO[str]:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_valid
 from train.adapters.settings import LoraSettings, OftSettings
 from train.data.settings import DataFields, Sources
 from train.loop.settings import LoopFields
+from train.probes.settings import DeviceFields
 from train.strict import SomePath, Whole
 
 
@@ -20,7 +21,7 @@ def _as_list(value: Any) -> Any:
     return value
 
 
-class RunConfig(DataFields, LoopFields):
+class RunConfig(DataFields, LoopFields, DeviceFields):
     """Everything that decides a run. Defaults exist for all but adapter, model, data and output."""
 
     adapter: Literal["lora", "oft"] = Field(description="what is trained")
@@ -72,7 +73,7 @@ class RunConfig(DataFields, LoopFields):
     @model_validator(mode="after")
     def _settings_go_together(self) -> RunConfig:
         faults = self.oft.contradictions(fresh=self.init_adapter is None) if self.adapter == "oft" else []
-        faults += self.loop_faults(self.eval_sets())
+        faults += self.loop_faults(self.eval_sets()) + self.device_faults(self.precision)
         if faults:
             raise ValueError("\n".join(faults))
         return self

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import EXIT_CONFIG, UserError
+from train.policy import DevicePolicy, read_policy
 
 SCHEMA = 1
 VARIABLE = "ISOTUNE_BUILD_INFO"
@@ -17,10 +18,15 @@ VARIABLE = "ISOTUNE_BUILD_INFO"
 
 @dataclass(frozen=True)
 class BuildInfo:
-    """The fields of build-info.json that train/ reads; `content` is all of it, for the manifest of a run."""
+    """The fields of build-info.json that train/ reads; `content` is all of it, for the manifest of a run.
+
+    title: the backend's name for readers. torch: version, by_architecture, and of torch.version cuda and hip:
+    null for a build without it, `unknown` where it was not published.
+    """
 
     path: Path
     backend: str
+    title: str
     device_type: str
     torch: dict[str, Any]
     packages: dict[str, Any]
@@ -29,7 +35,8 @@ class BuildInfo:
     records: dict[str, str]
     refused_packages: list[str]
     import_at_build: bool
-    device_policy: dict[str, Any]
+    device_policy: DevicePolicy
+    visible_devices_variable: str | None
     content: dict[str, Any] = field(repr=False)
 
 
@@ -51,6 +58,7 @@ def read_build_info() -> BuildInfo | None:
         return BuildInfo(
             path=path,
             backend=content["backend"],
+            title=content.get("title", content["backend"]),
             device_type=content["device_type"],
             torch=content["torch"],
             packages=content["packages"],
@@ -59,7 +67,10 @@ def read_build_info() -> BuildInfo | None:
             records=content.get("records", {}),
             refused_packages=content["refused_packages"],
             import_at_build=content["import_at_build"],
-            device_policy=content["device_policy"],
+            device_policy=read_policy(
+                content["device_type"], content["device_policy"], "this image's device policy"
+            ),
+            visible_devices_variable=content.get("visible_devices_variable"),
             content=content,
         )
     except (OSError, ValueError, KeyError, TypeError) as fault:

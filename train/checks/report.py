@@ -56,7 +56,10 @@ class Report:
             status, detail = "failed", fault.message.replace("\n", "; ")
         except Exception as fault:  # a crash inside a check is its failure
             status, detail = "failed", f"{type(fault).__name__}: {fault}"
-        result = Result(part, name, status, time.perf_counter() - started, detail)
+        self.add(Result(part, name, status, time.perf_counter() - started, detail), stream)
+
+    def add(self, result: Result, stream: IO[str] | None = None) -> None:
+        """Take in an outcome; `stream` gets its line."""
         self.results.append(result)
         if stream:
             print(result.line(), file=stream, flush=True)

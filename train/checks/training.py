@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -76,7 +78,26 @@ def trains(bench: Bench, adapter: str) -> str:
     return detail
 
 
-def _run(bench: Bench, adapter: str) -> Outcome:
+@dataclass(frozen=True)
+class Curve:
+    """The loss of each step (nats), and the precision in which the run was computed."""
+
+    losses: list[float]
+    precision: str
+
+
+def curve(bench: Bench, adapter: str, device: str, precision: str) -> Curve:
+    """20 steps by the real path on a device; run again only where this bench has not run them yet."""
+    output = bench.folder / f"curve-{adapter}-{device}-{precision}"
+    if not output.exists():
+        _run(bench, adapter, output=output, device=device, precision=precision)
+    lines = map(json.loads, (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    losses = [line["loss"] for line in lines if "loss" in line]
+    told = json.loads((output / "run.json").read_text(encoding="utf-8"))
+    return Curve(losses, told["device"]["precision"]["value"])
+
+
+def _run(bench: Bench, adapter: str, **fields: Any) -> Outcome:
     config = RunConfig.model_validate(
         {
             "adapter": adapter,
@@ -88,6 +109,7 @@ def _run(bench: Bench, adapter: str) -> Outcome:
             "max_steps": NUM_STEPS,
             "per_device_train_batch_size": 4,
             "num_generations": 0,
+            **fields,
         }
     )
     with contextlib.redirect_stdout(io.StringIO()):

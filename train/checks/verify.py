@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,7 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from train.checks import installed
-from train.checks.report import CheckFailed, Report, Skipped
+from train.checks.device_part import device_checks
+from train.checks.report import CheckFailed, Report, Result, Skipped
 from train.image import BuildInfo, read_build_info
 
 NETWORK_EVENTS = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
@@ -35,8 +38,37 @@ def verify(parts: dict[str, bool], stream: IO[str] | None = None) -> Report:
                 report.check("build", name, check, stream)
             report.check("build", "offline", lambda: nothing_connected(connections), stream)
     if parts.get("device"):
-        report.check("device", "seen", lambda: device_is_seen(image), stream)
+        check_device(image, report, stream, is_fresh=not parts.get("build"))
     return report
+
+
+def check_device(image: BuildInfo | None, report: Report, stream: IO[str] | None, is_fresh: bool) -> None:
+    """The device part: in this process, or in a new one where the build part has hidden a plugin here."""
+    if image is not None and image.plugin and not is_fresh:
+        check_device_elsewhere(report, stream)
+        return
+    with tempfile.TemporaryDirectory(prefix="isotune-verify-") as folder:
+        for name, check in device_checks(image, Path(folder)):
+            report.check("device", name, check, stream)
+
+
+def check_device_elsewhere(report: Report, stream: IO[str] | None) -> None:
+    """`train verify --device` in a new process; its results become this report's, its lines the stream's."""
+    code = "from train.cli import main; main()"
+    command = [sys.executable, "-c", code, "verify", "--device", "--json"]
+    paths = [
+        str(Path(__file__).resolve().parent.parent.parent),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    try:
+        results = [Result(**one) for one in json.loads(done.stdout)["checks"]]
+    except (ValueError, KeyError, TypeError):
+        last = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        results = [Result("device", "process", "failed", 0.0, f"ended with {done.returncode}: {last[0]}")]
+    for result in results:
+        report.add(result, stream)
 
 
 def build_checks(image: BuildInfo | None, folder: Path) -> Iterator[tuple[str, Callable[[], str]]]:
@@ -141,15 +173,3 @@ def nothing_connected(attempts: list[str]) -> str:
             f"{len(attempts)} attempts to reach the network: {'; '.join(sorted(set(attempts))[:5])}"
         )
     return "no attempt to reach the network"
-
-
-def device_is_seen(image: BuildInfo | None) -> str:
-    """torch finds a device of the type that this image was built for."""
-    from train.device import is_available
-
-    device_type = image.device_type if image else "cpu"
-    if device_type == "cpu":
-        raise Skipped("no device: the cpu needs no check of its own beyond the build part")
-    if not is_available(device_type):
-        raise Skipped(f"no device: torch finds no {device_type} here")
-    return f"torch finds {device_type}"

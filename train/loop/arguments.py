@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainingArguments
 
@@ -35,9 +36,20 @@ def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path)
         use_cpu=choices.device.value == "cpu",
         bf16=choices.precision.value == "bf16",
         fp16=choices.precision.value == "fp16",
+        ddp_backend=choices.process_group.value,
         dataloader_pin_memory=choices.pinned_memory.value,
         dataloader_num_workers=0,
     )
     # Several devices in one process would be torch's DataParallel: a packed row cannot be cut for it.
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
+
+
+def begin_loss_scale(accelerator: Any, choices: DeviceChoices) -> None:
+    """Start fp16's loss scale at the value of the choices; a scale that is not dynamic stays there."""
+    scaler = getattr(accelerator, "scaler", None)
+    if scaler is None or choices.loss_scale.value is None:
+        return
+    scale = choices.loss_scale.value
+    still = {} if scale["dynamic"] else {"growth_factor": 1.0, "backoff_factor": 1.0}
+    scaler.load_state_dict(scaler.state_dict() | {"scale": float(scale["initial"])} | still)

@@ -67,7 +67,8 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     image = read_build_info()
     model_config = read_model_config(config.model)
     say(families.notes(model_config))
-    choices = device.choose(config, image)
+    rotates = config.adapter == "oft" and config.oft.cayley == "exact"
+    choices = device.choose(config, image, rotates=rotates)
     set_seed(config.seed)
     tokenizer = load_tokenizer(config.model)
     template = ChatTemplate(tokenizer, config.thinking, config.train_on, config.chat_template)
@@ -91,8 +92,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     manifest.update(
         image=image.content if image else None,
         versions=facts["versions"],
-        device={name: vars(choice) for name, choice in vars(choices).items()}
-        | {"threads": torch.get_num_threads()},
+        device=choices.as_dict() | {"threads": torch.get_num_threads()},
         model={
             "folder": str(config.model),
             "model_type": model_config["model_type"],

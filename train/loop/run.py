@@ -21,7 +21,7 @@ from train.adapters.saved import read_adapter_config
 from train.config import RunConfig
 from train.data.sample import Sample
 from train.loop import health, resume
-from train.loop.arguments import training_arguments
+from train.loop.arguments import begin_loss_scale, training_arguments
 from train.loop.callback import RunCallback
 from train.loop.evaluation import Evaluator
 from train.loop.findings import Findings
@@ -163,6 +163,7 @@ def _train(prepared: Prepared, saver: Saver, watch: HealthWatch, manifest: Manif
         saver=saver,
         start=start,
     )
+    begin_loss_scale(trainer.accelerator, choices)
     trainer.add_callback(PlanCallback(config, manifest))
     telemetry = watched(manifest.content["image"], trainer, watch.findings)
     trainer.add_callback(telemetry)

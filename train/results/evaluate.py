@@ -79,7 +79,7 @@ def evaluate(
         "num_target_tokens": samples.summary.num_target_tokens,
         "base": asdict(base),
         "adapted": asdict(adapted) if adapted else None,
-        "device": {name: vars(choice) for name, choice in vars(opened.choices).items()},
+        "device": opened.choices.as_dict(),
         "versions": versions(),
     }
 

@@ -49,6 +49,7 @@ class MergeOptions:
     dtype: str = "auto"
     force: bool = False
     device: str = "auto"
+    probe: str = "auto"
 
 
 def merge(options: MergeOptions, lines: IO[str]) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def merge(options: MergeOptions, lines: IO[str]) -> dict[str, Any]:
     merged model's logits are not those of base and adapter; nothing is then left in `output`.
     """
     check_new_folder(options.output)
-    asked = ModelOptions(options.model, options.adapter, options.device, precision="fp32")
+    asked = ModelOptions(options.model, options.adapter, options.device, "fp32", probe=options.probe)
     with _written_aside(options.output) as folder:
         opened = open_checkpoint(asked, lines)
         dtype, checks = _merge_into(folder, opened, options, lines)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """What to open, and how; the last five as the recipe's fields of the same names."""
+    """What to open, and how; all but the first two as the recipe's fields of the same names."""
 
     model: Path
     adapter: Path | None = None
@@ -35,6 +35,9 @@ class ModelOptions:
     attn_implementation: str = "auto"
     thinking: str = "auto"
     train_on: Literal["all", "last"] = "all"
+    probe: str = "auto"
+    pinned_memory: str = "off"
+    loss_scale: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ def open_checkpoint(options: ModelOptions, lines: IO[str]) -> Opened:
     What is wrong with both folders is said at once. Notes and choices go to `lines`.
     """
     faults = []
+    rotates = False
     model_config: dict[str, Any] = {}
     try:
         model_config = read_model_config(options.model)
@@ -61,7 +65,7 @@ def open_checkpoint(options: ModelOptions, lines: IO[str]) -> Opened:
         faults.append(fault)
     try:
         if options.adapter is not None:
-            read_adapter_config(options.adapter)
+            rotates = read_adapter_config(options.adapter).kind == "oft"
     except UserError as fault:
         faults.append(fault)
     if faults:
@@ -70,7 +74,7 @@ def open_checkpoint(options: ModelOptions, lines: IO[str]) -> Opened:
     quiet_libraries()
     for note in families.notes(model_config):
         print(note, file=lines)
-    choices = choose(options, read_build_info())
+    choices = choose(options, read_build_info(), rotates)
     template = ChatTemplate(
         load_tokenizer(options.model), options.thinking, options.train_on, _own_template(options, lines)
     )

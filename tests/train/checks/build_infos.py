@@ -12,6 +12,7 @@ def build_content(**fields: Any) -> dict[str, Any]:
     return {
         "schema": 1,
         "backend": "cpu",
+        "title": "CPU",
         "device_type": "cpu",
         "torch": {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip},
         "plugin": None,
@@ -20,6 +21,12 @@ def build_content(**fields: Any) -> dict[str, Any]:
         "records": {},
         "refused_packages": [],
         "import_at_build": True,
-        "device_policy": {"precision": ["fp32"], "attention": ["sdpa", "eager"], "pinned_memory": False},
+        "device_policy": {
+            "precision": ["fp32"],
+            "attention": ["sdpa", "eager"],
+            "pinned_memory": False,
+            "process_group": "gloo",
+        },
+        "visible_devices_variable": None,
         **fields,
     }
