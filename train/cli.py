@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from train import commands
+from train import commands, device_faults
 from train.checks.doctor import doctor_command
 from train.detect import require_torch
 from train.errors import EXIT_STOPPED, EXIT_TRAINING, EXIT_USAGE, UserError
@@ -193,7 +193,8 @@ def call(arguments: list[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         _refuse_repeated(arguments)
-        result = app(arguments, standalone_mode=False, prog_name="train")
+        with device_faults.told():
+            result = app(arguments, standalone_mode=False, prog_name="train")
     except UserError as fault:
         print(fault, file=sys.stderr)
         return fault.exit_code

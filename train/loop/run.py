@@ -13,7 +13,7 @@ from typing import Any
 from peft import PeftModel
 from transformers import GenerationConfig
 
-from train import hub
+from train import device_faults, hub
 from train.adapters import attach, oft
 from train.adapters.drift import DriftWatch
 from train.adapters.manifest import write_manifest
@@ -61,7 +61,7 @@ def run(config: RunConfig) -> Outcome:
     """
     started = time.perf_counter()
     config = hub.resolved(config)
-    with resume.begun(config) as (manifest, start):
+    with resume.begun(config) as (manifest, start), device_faults.told(config.output):
         started -= seconds_before(start)[0]
         prepared = prepare(config, manifest, start)
         outcome = fit(prepared, manifest, started)

@@ -1,0 +1,32 @@
+"""What a training step launches on the simulated NPU's own dispatch key: exact, so no tolerance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import simulated_launches
+
+from tests.simnpu import compiled
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[int, dict[str, dict[str, Any]]]:
+    """By the number of layers."""
+    try:
+        compiled.build()
+    except compiled.NoCompiler as fault:
+        pytest.skip(str(fault))
+    counted = ["--latency=0"]
+    return {layers: simulated_launches.on_the_device([f"--layers={layers}", *counted]) for layers in (1, 2)}
+
+
+def per_layer(figures: dict[int, dict[str, dict[str, Any]]], variant: str) -> int:
+    return figures[2][variant]["launches"] - figures[1][variant]["launches"]
+
+
+@pytest.mark.parametrize(("variant", "due"), [("LoRA", 39), ("OFT exact", 23), ("OFT series", 23)])
+def test_a_layer_with_an_adapter_launches_so_many_kernels_more_than_without(
+    figures: dict[int, dict[str, dict[str, Any]]], variant: str, due: int
+) -> None:
+    assert per_layer(figures, variant) - per_layer(figures, "bare") == due

@@ -1,0 +1,87 @@
+"""Faults of a device while it computes: told with what they are and how to go on, not with a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from train.errors import EXIT_TRAINING, EXIT_UNAVAILABLE, UserError
+
+PINNED = ("pinned memory", "pin_memory", "mallochost", "hostalloc", "host_alloc")
+OUT_OF_MEMORY = ("out of memory", "alloc_failed")
+MISSING = ("could not run 'aten::", "not implemented for '", "there is no kernel", "no kernel image")
+FAILED = (
+    "lost heartbeat",
+    "device lost",
+    "device is lost",
+    "device not found",
+    "function error",
+    "error code is",
+    "cuda error",
+    "hip error",
+    "unspecified launch failure",
+    "unrecognized error",
+)
+"""In the messages of torch's device types and of the libraries below them, in lower case."""
+LONGEST = 400
+"""Characters of a library's message that are shown."""
+
+
+@contextlib.contextmanager
+def told(output: Path | None = None) -> Iterator[None]:
+    """Within it a device's fault becomes a UserError: exit 69, or 70 where memory does not suffice.
+
+    output: of a run, whose checkpoints say where it would go on. Other errors pass as they are.
+    """
+    try:
+        yield
+    except RuntimeError as fault:
+        error = told_as(fault, output)
+        if error is None:
+            raise
+        raise error from fault
+
+
+def told_as(fault: RuntimeError, output: Path | None = None) -> UserError | None:
+    """The fault in words, with its cure; None where it is not a device's."""
+    text = str(fault).lower()
+    words = " ".join(str(fault).split())[:LONGEST]
+    if any(word in text for word in PINNED) and any(word in text for word in FAILED):
+        return UserError(
+            f"pinned memory: the device fails with it: {words}",
+            f"--set pinned_memory=off{_goes_on(output)}",
+            EXIT_UNAVAILABLE,
+        )
+    if any(word in text for word in OUT_OF_MEMORY):
+        return UserError(
+            f"out of memory: {words}",
+            "a smaller batch or max_length, or a larger device",
+            EXIT_TRAINING,
+        )
+    if any(word in text for word in MISSING):
+        return UserError(
+            f"device: an operator is missing: {words}",
+            "another precision (--set precision=fp32) or attention (--set attn_implementation=eager), or the "
+            "versions of the image's lock; train verify --device looks at each",
+            EXIT_UNAVAILABLE,
+        )
+    if any(word in text for word in FAILED):
+        return UserError(
+            f"device: it failed: {words}",
+            f"train doctor looks at the device{_goes_on(output)}",
+            EXIT_UNAVAILABLE,
+        )
+    return None
+
+
+def _goes_on(output: Path | None) -> str:
+    """How a run goes on, where it has a checkpoint."""
+    if output is None:
+        return ""
+    from train.loop.checkpoint import list_steps
+
+    last = max(list_steps(output / "checkpoints"), default=None)
+    if last is None:
+        return "; the same command begins again, no checkpoint was written yet"
+    return f"; the same command goes on after step {last}"
