@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,18 @@ WITH_DEVICE = [name for name in IMAGES if name != "cpu"]
 STRANGER = Identity(987_654, frozenset([0, 876_543]))
 
 
-def needs_of(image: str) -> Needs:
-    """What a rendered image needs, as `train` reads it."""
+@cache
+def build_info_of(image: str) -> BuildInfo:
+    """The build info of a rendered image, as `train` reads it; not to be written into."""
     path = RENDERED / image / "build-info.json"
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     fields = {name: content.get(name) for name in BuildInfo.__dataclass_fields__}
-    return read_needs(BuildInfo(**fields | {"path": path, "content": content}))
+    return BuildInfo(**fields | {"path": path, "content": content})
+
+
+def needs_of(image: str) -> Needs:
+    """What a rendered image needs; a copy that may be changed."""
+    return copy.deepcopy(read_needs(build_info_of(image)))
 
 
 def output_of(name: str) -> str:
