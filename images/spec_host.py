@@ -18,9 +18,7 @@ class Kubernetes(Part):
 
 
 class EngineSupport(Part):
-    """What an engine may have for a backend. Its options then stand for nodes, mounts, groups and
-    docker_options.
-    """
+    """What an engine may have for a backend. Its options then stand for nodes, mounts and docker_options."""
 
     runtime: Name | None = Field(default=None, description="the name of a runtime of the engine")
     cdi: str | None = Field(

@@ -41,7 +41,7 @@ def device_options(needs: Needs, root: Root, engine: Engine, conditions: set[str
     """The options that give a container the device, as `--name=value`: cards by the numbers found, groups by
     number.
 
-    Where the engine has support for the backend, its own options stand for nodes, mounts and groups.
+    Where the engine has support for the backend, its own options stand for nodes and mounts.
     """
     found = cards(needs, root) or [0]
     own = supported(needs, engine)
@@ -50,7 +50,9 @@ def device_options(needs: Needs, root: Root, engine: Engine, conditions: set[str
         options = [option.replace("{indexes}", indexes) for option in own]
     else:
         options = [*_nodes(needs, root, found), *_mounts(needs, root), *needs.runtime["docker_options"]]
-    options += [] if own else [f"--group-add={gid}" for gid in _groups(needs, root)]
+    # Whoever brings a node in, its owner and mode stay the host's.
+    groups = gids(needs, root) if own else _groups(needs, root)
+    options += [f"--group-add={gid}" for gid in groups]
     options += [one["option"] for one in needs.runtime["conditional_options"] if one["when"] in conditions]
     return [*options, f"--shm-size={needs.runtime['shm_size']}"]
 

@@ -35,10 +35,19 @@ def test_the_ascend_line_names_the_cards_found_and_the_host_s_group(tmp_path: Pa
     ]
 
 
-def test_an_engine_that_supports_the_backend_stands_for_nodes_mounts_and_groups(tmp_path: Path) -> None:
+def test_an_engine_that_supports_the_backend_stands_for_nodes_and_mounts(tmp_path: Path) -> None:
     root = fake_root(tmp_path, {**whole_host("ascend"), "/etc/group": "HwHiAiUser:x:1017:\n"})
     found = options("ascend", root, Engine(runtimes=("runc", "ascend")))
     assert found == ["--runtime=ascend", "--env=ASCEND_VISIBLE_DEVICES=0,1", "--shm-size=16g"]
+
+
+def test_a_node_s_group_is_named_whoever_brings_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fake_root(tmp_path, whole_host("ascend"))
+    monkeypatch.setattr(Root, "owner", lambda self, path: (0o660, 1017) if "davinci" in path else (0o666, 0))
+    for engine in (Engine(), Engine(("ascend",))):
+        assert "--group-add=1017" in options("ascend", root, engine)
 
 
 @pytest.mark.parametrize(
