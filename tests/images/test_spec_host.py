@@ -1,4 +1,4 @@
-"""What a spec says of its host: regular expressions that compile and find, sources, and what build-info gets."""
+"""What a spec says of its host: regular expressions that compile and find, sources, what build-info gets."""
 
 from __future__ import annotations
 
