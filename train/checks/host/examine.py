@@ -76,10 +76,11 @@ def examine(
     if not on_host:
         seen += [*look_at_limits(needs, limits), *look_at_places(root)]
     conditions = set() if on_host else limits.conditions()
-    options = lines.device_options(needs, root, engine or lines.Engine(), conditions)
+    options = lines.device_options(needs, root, engine or lines.Engine(), conditions, on_host)
     where = "host" if on_host else "container"
-    docker, compose = lines.docker_line(needs, options), lines.compose_lines(needs, options)
-    return Examination(needs, where, seen, docker, compose, lines.pod_lines(needs, root), options)
+    docker = lines.docker_line(needs, options + lines.unknown_groups(needs, root, on_host))
+    compose, pod = lines.compose_lines(needs, options), lines.pod_lines(needs, root, on_host)
+    return Examination(needs, where, seen, docker, compose, pod, options)
 
 
 def hardware(needs: Needs, root: Root, on_host: bool = False) -> list[Seen]:

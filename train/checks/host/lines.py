@@ -37,7 +37,9 @@ class Engine:
     cdi: tuple[str, ...] = ()
 
 
-def device_options(needs: Needs, root: Root, engine: Engine, conditions: set[str]) -> list[str]:
+def device_options(
+    needs: Needs, root: Root, engine: Engine, conditions: set[str], on_host: bool = False
+) -> list[str]:
     """The options that give a container the device, as `--name=value`: cards by the numbers found, groups by
     number.
 
@@ -51,7 +53,7 @@ def device_options(needs: Needs, root: Root, engine: Engine, conditions: set[str
     else:
         options = [*_nodes(needs, root, found), *_mounts(needs, root), *needs.runtime["docker_options"]]
     # Whoever brings a node in, its owner and mode stay the host's.
-    groups = gids(needs, root) if own else _groups(needs, root)
+    groups = gids(needs, root) if own else _groups(needs, root, on_host)
     options += [f"--group-add={gid}" for gid in groups]
     options += [one["option"] for one in needs.runtime["conditional_options"] if one["when"] in conditions]
     return [*options, f"--shm-size={needs.runtime['shm_size']}"]
@@ -105,10 +107,10 @@ def compose_lines(needs: Needs, options: list[str]) -> list[str]:
     return [*lines, f"    command: {json.dumps(TRAIN)}"]
 
 
-def pod_lines(needs: Needs, root: Root) -> list[str]:
+def pod_lines(needs: Needs, root: Root, on_host: bool = False) -> list[str]:
     """A pod that trains; the cards are asked of the device plugin by its resource, never mounted as nodes."""
     kubernetes = needs.runtime["kubernetes"]
-    groups = _groups(needs, root)
+    groups = _groups(needs, root, on_host)
     lines = ["apiVersion: v1", "kind: Pod", "metadata:", "  name: isotune", "spec:", "  restartPolicy: Never"]
     if groups:
         lines += ["  securityContext:", f"    supplementalGroups: {json.dumps(groups)}"]
@@ -149,6 +151,18 @@ def _volumes(needs: Needs) -> list[_Volume]:
     return volumes
 
 
-def _groups(needs: Needs, root: Root) -> list[int]:
-    """Groups by number: those that own what is there, else those that the backend names and the host has."""
-    return gids(needs, root) or sorted({*named_gids(needs, root).values()} - {0})
+def _groups(needs: Needs, root: Root, on_host: bool) -> list[int]:
+    """Groups by number: those that own what is there, else those that the backend names and the host has.
+
+    A container's own /etc/group says nothing of the host's numbers.
+    """
+    named = named_gids(needs, root).values() if on_host else []
+    return gids(needs, root) or sorted({*named} - {0})
+
+
+def unknown_groups(needs: Needs, root: Root, on_host: bool) -> list[str]:
+    """In a container that lacks the nodes, their group's number is the host's to tell: its shell does."""
+    node = next((node.replace(CARD, "0") for node in needs.runtime["devices"]), "")
+    if on_host or not node or not needs.runtime["groups"] or root.exists(node):
+        return []
+    return [f'--group-add="$(stat -c %g {node})"']

@@ -9,12 +9,19 @@ import pytest
 import yaml
 from fake_roots import IMAGES, fake_root, needs_of, whole_host
 
-from train.checks.host.lines import Engine, compose_lines, device_options, docker_line, pod_lines
+from train.checks.host.lines import (
+    Engine,
+    compose_lines,
+    device_options,
+    docker_line,
+    pod_lines,
+    unknown_groups,
+)
 from train.checks.host.root import Root
 
 
 def options(image: str, root: Root, engine: Engine | None = None, *conditions: str) -> list[str]:
-    return device_options(needs_of(image), root, engine or Engine(), set(conditions))
+    return device_options(needs_of(image), root, engine or Engine(), set(conditions), on_host=True)
 
 
 def test_the_ascend_line_names_the_cards_found_and_the_host_s_group(tmp_path: Path) -> None:
@@ -119,8 +126,21 @@ def test_a_pod_has_the_driver_where_the_plugin_does_not_bring_it(tmp_path: Path)
     assert "/opt/hyhal" not in paths("hygon")
 
 
+def test_a_container_s_own_etc_group_tells_nothing_of_its_host(tmp_path: Path) -> None:
+    """Debian's `video` is 44, whatever the host's is: the host's shell is asked for the node's group."""
+    needs, root = needs_of("hygon"), fake_root(tmp_path, {"/etc/group": "video:x:44:\n"})
+    given = device_options(needs, root, Engine(), set())
+    assert not any("44" in option for option in given)
+    assert "supplementalGroups" not in "\n".join(pod_lines(needs, root))
+    line = "\n".join(docker_line(needs, given + unknown_groups(needs, root, False)))
+    assert '--group-add="$(stat -c %g /dev/kfd)" \\' in line
+    assert unknown_groups(needs, root, True) == []
+    assert unknown_groups(needs, fake_root(tmp_path, whole_host("hygon")), False) == []
+    assert unknown_groups(needs_of("cpu"), root, False) == []
+
+
 def test_a_pod_s_user_is_in_the_groups_that_own_the_driver(tmp_path: Path) -> None:
     root = fake_root(tmp_path, {"/etc/group": "video:x:44:\n"})
-    assert yaml.safe_load("\n".join(pod_lines(needs_of("hygon"), root)))["spec"]["securityContext"] == {
-        "supplementalGroups": [44]
-    }
+    assert yaml.safe_load("\n".join(pod_lines(needs_of("hygon"), root, on_host=True)))["spec"][
+        "securityContext"
+    ] == {"supplementalGroups": [44]}
