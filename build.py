@@ -28,6 +28,7 @@ COMMANDS = {
     ),
     "matrix": ("commands.run_matrix", "what goes with what, and what was shown to work"),
     "sizes": ("commands.run_sizes", "what takes the space of the images, layer by layer"),
+    "doctor": ("doctor.run_doctor", "is this host ready, and which line starts a backend here?"),
     "build-info": (
         "commands.run_build_info",
         "describe a virtual environment that was made from a lock",

@@ -51,6 +51,18 @@ def build_info(spec: BackendSpec, lock: Lock | None) -> dict[str, Any]:
         "device_policy": spec.device_policy.model_dump(),
         "environment": spec.environment,
         "visible_devices_variable": spec.runtime.visible_devices_variable,
+        **_host(spec),
+    }
+
+
+def _host(spec: BackendSpec) -> dict[str, Any]:
+    """Return what the run side needs to know of the host: what to look for, and how to read what is there."""
+    return {
+        "image": spec.image,
+        "runtime": spec.runtime.model_dump(exclude={"visible_devices_variable"}),
+        "driver": spec.driver.model_dump(),
+        "telemetry": spec.telemetry.model_dump(),
+        "errors": [error.model_dump(exclude={"source"}) for error in spec.errors],
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from images.spec_host import DevicePolicy, Driver, Runtime
+from images.spec_host import DevicePolicy, Driver, KnownError, Runtime, Telemetry
 from images.spec_types import (
     AbsolutePath,
     Architecture,
@@ -165,6 +165,8 @@ class BackendSpec(Part):
     activate: list[Activation] = Field(default=[])
     runtime: Runtime
     driver: Driver
+    telemetry: Telemetry = Field(default=Telemetry(), description="the tools that tell of power and heat")
+    errors: list[KnownError] = Field(default=[], description="known errors of the vendor's libraries")
     device_policy: DevicePolicy
     sources: dict[str, str] = Field(description="key path to the source of its value, with its confidence")
 

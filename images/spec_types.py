@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 UNRESOLVED = "unresolved"
 UNKNOWN = "unknown"
@@ -39,6 +41,24 @@ Architecture = Literal["x86_64", "aarch64"]
 # V: the vendor says so. P: measured, or read from a registry. T: seen at a third party. I: inferred.
 Confidence = Literal["V", "P", "T", "I"]
 Precision = Literal["bf16", "fp16", "fp32"]
+
+
+def _compiles(text: str) -> str:
+    try:
+        re.compile(text, re.MULTILINE)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return text
+
+
+Pattern = Annotated[str, AfterValidator(_compiles)]
+
+
+def require_group(patterns: Iterable[str], group: str) -> None:
+    """Raise ValueError where a regular expression lacks a named group."""
+    lacking = [text for text in patterns if group not in re.compile(text).groupindex]
+    if lacking:
+        raise ValueError(f"{lacking} lack the group (?P<{group}>...)")
 
 
 class Part(BaseModel):

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from train import commands, device_faults
+from train.checks.doctor import doctor_command
 from train.detect import require_torch
 from train.errors import EXIT_STOPPED, EXIT_TRAINING, EXIT_USAGE, UserError
 from train.policy import set_image_environment
@@ -151,6 +152,7 @@ def make_tiny_command(
     typer.echo(f"made a tiny text model in {output}")
 
 
+app.command("doctor")(doctor_command)
 app.command("check-data")(commands.check_data_command)
 app.command("eval")(commands.eval_command)
 app.command("generate")(commands.generate_command)

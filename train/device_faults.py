@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from train.checks.host.faults import explain
 from train.errors import EXIT_TRAINING, EXIT_UNAVAILABLE, UserError
+from train.image import read_build_info
 
 PINNED = ("pinned memory", "pin_memory", "mallochost", "hostalloc", "host_alloc")
 OUT_OF_MEMORY = ("out of memory", "alloc_failed")
@@ -59,6 +62,10 @@ def told_as(fault: RuntimeError, output: Path | None = None) -> UserError | None
             "a smaller batch or max_length, or a larger device",
             EXIT_TRAINING,
         )
+    if known := next(iter(explain(_known_errors(), str(fault))), None):
+        return UserError(
+            f"device: {known.cause}: {words}", f"{known.cure}{_goes_on(output)}", known.exit_code
+        )
     if any(word in text for word in MISSING):
         return UserError(
             f"device: an operator is missing: {words}",
@@ -73,6 +80,14 @@ def told_as(fault: RuntimeError, output: Path | None = None) -> UserError | None
             EXIT_UNAVAILABLE,
         )
     return None
+
+
+def _known_errors() -> list[dict[str, Any]]:
+    """The vendor's errors that the image's build info explains."""
+    with contextlib.suppress(UserError):
+        image = read_build_info()
+        return image.content.get("errors", []) if image else []
+    return []
 
 
 def _goes_on(output: Path | None) -> str:

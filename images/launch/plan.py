@@ -76,4 +76,5 @@ class Launch:
     @property
     def extras(self) -> Extras:
         """The spec's further options of `docker run`, in parts."""
-        return extras(self.spec.runtime.docker_options)
+        runtime = self.spec.runtime
+        return extras([*runtime.docker_options, *(item.option for item in runtime.conditional_options)])

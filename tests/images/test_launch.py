@@ -28,7 +28,9 @@ def test_an_example_is_what_the_command_in_its_head_prints(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(SPECS))
 def test_a_spec_s_docker_options_all_have_words_in_a_manifest(name: str) -> None:
-    assert extras(SPECS[name].runtime.docker_options).unknown == []
+    runtime = SPECS[name].runtime
+    options = [*runtime.docker_options, *(item.option for item in runtime.conditional_options)]
+    assert extras(options).unknown == []
 
 
 @pytest.mark.parametrize("shape", SHAPES)

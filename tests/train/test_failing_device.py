@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fake_roots import RENDERED
 
 from train import cli, commands
 from train.device_faults import told, told_as
 from train.errors import EXIT_TRAINING, EXIT_UNAVAILABLE, UserError
+from train.image import VARIABLE
 
 LOST = """synchronize:build/CMakeFiles/torch_npu.dir/compiler_depend.ts:361 NPU function error: \
 c10_npu::acl::AclrtSynchronizeStreamWithTimeout(stream()), error code is 507011
@@ -41,6 +43,31 @@ def test_a_device_s_fault_is_named_in_one_line(text: str, message: str, code: in
         raise RuntimeError(text)
     assert caught.value.exit_code == code
     assert caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("image", "text", "message", "code"),
+    [
+        (
+            "ascend",
+            VECTOR_CORE,
+            "device: an operator failed or timed out on the card: .*507035",
+            EXIT_TRAINING,
+        ),
+        ("cuda", ILLEGAL, "device: a kernel failed on the card: CUDA error", EXIT_TRAINING),
+        ("cuda", "No CUDA GPUs are available", "device: the container was given no card", EXIT_UNAVAILABLE),
+        ("hygon", ILLEGAL, "device: it failed: CUDA error", EXIT_UNAVAILABLE),
+        ("cuda", FULL, "out of memory", EXIT_TRAINING),
+    ],
+)
+def test_what_the_image_knows_of_its_vendor_s_errors_is_said(
+    monkeypatch: pytest.MonkeyPatch, image: str, text: str, message: str, code: int
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(RENDERED / image / "build-info.json"))
+    with pytest.raises(UserError, match=message) as caught, told():
+        raise RuntimeError(text)
+    assert caught.value.exit_code == code
     assert "\n" not in caught.value.message
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from train.checks import installed
 from train.checks.device_part import device_checks
+from train.checks.host.verified import host_checks
 from train.checks.report import CheckFailed, Report, Result, Skipped
 from train.image import BuildInfo, read_build_info
 
@@ -48,7 +49,7 @@ def check_device(image: BuildInfo | None, report: Report, stream: IO[str] | None
         check_device_elsewhere(report, stream)
         return
     with tempfile.TemporaryDirectory(prefix="isotune-verify-") as folder:
-        for name, check in device_checks(image, Path(folder)):
+        for name, check in (*host_checks(image), *device_checks(image, Path(folder))):
             report.check("device", name, check, stream)
 
 

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line per logged step, one per evaluation, and one per finding."""
+"""metrics.jsonl: a line for each logged step, evaluation, finding, and sample of the cards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,6 +56,19 @@ class EvaluationMetrics:
     seconds: float
 
 
+@dataclass(frozen=True)
+class CardSample:
+    """The cards at one moment, after `step`: a line `{"telemetry": {...}}` of its own.
+
+    seconds: since sampling began in this process. cards: what the vendor's tool tells of each, as the fields
+    of train.checks.host.cards.Card.
+    """
+
+    step: int
+    seconds: float
+    cards: list[dict[str, Any]]
+
+
 @dataclass
 class Totals:
     """Sums over the steps since the last line. loss: a tensor on the device, or 0."""
@@ -75,6 +89,8 @@ class Totals:
 
 
 Line = StepMetrics | EvaluationMetrics
+Aside = Finding | CardSample
+"""Lines that no checkpoint counts."""
 
 
 class MetricsFile:
@@ -89,7 +105,8 @@ class MetricsFile:
         self.path = path
         kept = _kept(_read(path), last_step, num_lines) if last_step else []
         self._findings = {(line.name, line.level) for line in kept if isinstance(line, Finding)}
-        self.lines: list[Line] = [line for line in kept if not isinstance(line, Finding)]
+        self.lines: list[Line] = [line for line in kept if not isinstance(line, Aside)]
+        self._lock = threading.Lock()  # samples come from a thread of their own
         self.mirror: Callable[[Line], None] | None = None
         if len(self.lines) != num_lines:
             raise UserError(
@@ -119,8 +136,7 @@ class MetricsFile:
 
     def write(self, metrics: Line) -> None:
         self.lines.append(metrics)
-        self._file.write(_text(metrics))
-        self._file.flush()
+        self._append(metrics)
         if self.mirror:
             self.mirror(metrics)
 
@@ -129,8 +145,17 @@ class MetricsFile:
         if (finding.name, finding.level) in self._findings:
             return
         self._findings.add((finding.name, finding.level))
-        self._file.write(_text(finding))
-        self._file.flush()
+        self._append(finding)
+
+    def write_sample(self, sample: CardSample) -> None:
+        """A sample is on the disk when this returns: a host that loses its power keeps it."""
+        self._append(sample)
+        self.sync()
+
+    def _append(self, line: Line | Aside) -> None:
+        with self._lock:
+            self._file.write(_text(line))
+            self._file.flush()
 
     def sync(self) -> None:
         """Wait until all lines are on the disk."""
@@ -140,31 +165,39 @@ class MetricsFile:
         self._file.close()
 
 
-def _text(line: Line | Finding) -> str:
+def _text(line: Line | Aside) -> str:
     if isinstance(line, Finding):
         return json.dumps({"finding": asdict(line)}, ensure_ascii=False) + "\n"
+    if isinstance(line, CardSample):
+        return json.dumps({"telemetry": asdict(line)}, ensure_ascii=False) + "\n"
     return json.dumps({name: value for name, value in asdict(line).items() if value is not None}) + "\n"
 
 
-def _read(path: Path) -> list[Line | Finding]:
+def _read(path: Path) -> list[Line | Aside]:
     """All whole lines; the last line of a killed run may be half a one."""
-    lines: list[Line | Finding] = []
+    lines: list[Line | Aside] = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
-            fields = json.loads(text)
-            kind: Any = EvaluationMetrics if "eval_loss" in fields else StepMetrics
-            lines.append(Finding(**fields["finding"]) if "finding" in fields else kind(**fields))
+            lines.append(_line(json.loads(text)))
         except (ValueError, TypeError):
             break
     return lines
 
 
-def _kept(lines: list[Line | Finding], last_step: int, num_lines: int) -> list[Line | Finding]:
+def _line(fields: dict[str, Any]) -> Line | Aside:
+    if "finding" in fields:
+        return Finding(**fields["finding"])
+    if "telemetry" in fields:
+        return CardSample(**fields["telemetry"])
+    return EvaluationMetrics(**fields) if "eval_loss" in fields else StepMetrics(**fields)
+
+
+def _kept(lines: list[Line | Aside], last_step: int, num_lines: int) -> list[Line | Aside]:
     """The lines of a checkpoint, and the findings up to it. One that a signal had made before its step was
     evaluated knows a line less than a process that went on from it and was killed.
     """
     kept = [line for line in lines if line.step <= last_step]
-    counted = [line for line in kept if not isinstance(line, Finding)]
+    counted = [line for line in kept if not isinstance(line, Aside)]
     while len(counted) > num_lines and isinstance(counted[-1], EvaluationMetrics):
         if counted[-1].step != last_step:
             break

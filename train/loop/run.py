@@ -35,6 +35,7 @@ from train.loop.prepare import Prepared, prepare
 from train.loop.progress import Progress
 from train.loop.saver import Saver, seconds_before
 from train.loop.schedule import PlanCallback
+from train.loop.telemetry import watched
 from train.loop.tensorboard import EventFile
 from train.loop.trainer import RunTrainer
 from train.loop.watch import HealthWatch
@@ -164,6 +165,8 @@ def _train(prepared: Prepared, saver: Saver, watch: HealthWatch, manifest: Manif
     )
     begin_loss_scale(trainer.accelerator, choices)
     trainer.add_callback(PlanCallback(config, manifest))
+    telemetry = watched(manifest.content["image"], trainer, watch.findings)
+    trainer.add_callback(telemetry)
     say(trainer.batch_lines())
     manifest.update(device=manifest.content["device"] | {"packing": vars(trainer.packing)})
     if start:
@@ -173,7 +176,7 @@ def _train(prepared: Prepared, saver: Saver, watch: HealthWatch, manifest: Manif
         for name, loss in saver.before["eval_losses"].items():
             watch.evaluated(0, name, loss)
     evaluator.catch_up(trainer, start)
-    with progress, put_off():
+    with telemetry, progress, put_off():
         trainer.train_to_the_end()
     say(evaluator.restore_best(prepared.model, metrics.steps[-1].step))
     losses = [step.loss for step in metrics.steps]
@@ -192,6 +195,7 @@ def _train(prepared: Prepared, saver: Saver, watch: HealthWatch, manifest: Manif
         "train_seconds": metrics.steps[-1].seconds,
         "peak_memory_bytes": max(peaks),
         "auto_batch": trainer.memory.changes,
+        **telemetry.results(),
     }
 
 

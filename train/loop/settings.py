@@ -103,6 +103,13 @@ class LoopFields(Strict):
         0.0, ge=0, description="an evaluation counts as better where its loss is lower by more than this"
     )
     tensorboard: bool = Field(False, description="the figures of metrics.jsonl in tensorboard/ as well")
+    telemetry_seconds: Number = Field(
+        10.0,
+        ge=0,
+        le=86_400,
+        description="a sample of each card's power, temperature, utilisation and memory in metrics.jsonl "
+        "every so many seconds; 0: none",
+    )
     save_steps: Whole = Field(
         200, ge=1, description="a checkpoint every so many steps, and one after the last step"
     )

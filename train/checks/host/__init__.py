@@ -1,0 +1,1 @@
+"""What a host or container has of what a backend needs. Standard library alone: build.py runs it, too."""
