@@ -22,6 +22,13 @@ COMMANDS = {
         "build_commands.run_reproduce",
         "build twice without a cache, compare digests, explain any difference",
     ),
+    "verify": (
+        "inventory_commands.run_verify",
+        "run an image's own verification on this host",
+    ),
+    "inventory": ("inventory_commands.run_inventory", "SBOM, licences and provenance of an image"),
+    "sign": ("inventory_commands.run_sign", "sign an inventory, or an image in a registry, by cosign"),
+    "verify-signature": ("inventory_commands.run_verify_signature", "compare a signature"),
     "matrix": ("commands.run_matrix", "what goes with what, and what was shown to work"),
     "build-info": (
         "commands.run_build_info",
@@ -61,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def commands_help() -> str:
     """The lines of --help that list the commands."""
-    lines = [f"  {name:<12} {help_line}" for name, (_, help_line) in COMMANDS.items()]
+    lines = [f"  {name:<16} {help_line}" for name, (_, help_line) in COMMANDS.items()]
     return "\n".join(["commands (each has its own --help):", *lines])
 
 

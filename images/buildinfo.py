@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from images.lockfile import Lock, Pin
+from images.lockfile import Lock
+from images.pins import Pin
 from images.spec import ROOT, BackendSpec, TorchBuild
 
 SCHEMA = 1
@@ -40,6 +41,7 @@ def build_info(spec: BackendSpec, lock: Lock | None) -> dict[str, Any]:
         "refused_packages": spec.refused_packages,
         "import_at_build": spec.import_at_build,
         "import_note": spec.import_note,
+        "driver_libraries": [library.model_dump() for library in spec.driver_libraries],
         "lock_id": lock.lock_id if lock else "missing",
         "spec_checksum": lock.spec_checksum if lock else "missing",
         "base_image": spec.base.reference,
