@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -102,6 +103,7 @@ def _cosign(*arguments: str) -> None:
     )
     if done.returncode:
         words = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit {done.returncode}"]
-        message = f"cosign {arguments[0]}: {words[-1].removeprefix('Error: ')}"
+        said = re.sub(r"^(?:error: |error during command execution: )*", "", words[-1], flags=re.IGNORECASE)
+        message = f"cosign {arguments[0]}: {said}"
         hint = "look at the key, its password (COSIGN_PASSWORD), and what it is about"
         raise UserError(message, hint, EXIT_CHECK_FAILED)
