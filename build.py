@@ -26,6 +26,13 @@ COMMANDS = {
         "launch.command.run_launch",
         "print a ready file for compose, Kubernetes, Trainer or Volcano",
     ),
+    "verify": (
+        "inventory_commands.run_verify",
+        "run an image's own verification on this host",
+    ),
+    "inventory": ("inventory_commands.run_inventory", "SBOM, licences and provenance of an image"),
+    "sign": ("inventory_commands.run_sign", "sign an inventory, or an image in a registry, by cosign"),
+    "verify-signature": ("inventory_commands.run_verify_signature", "compare a signature"),
     "matrix": ("commands.run_matrix", "what goes with what, and what was shown to work"),
     "sizes": ("commands.run_sizes", "what takes the space of the images, layer by layer"),
     "doctor": ("doctor.run_doctor", "is this host ready, and which line starts a backend here?"),
@@ -79,7 +86,7 @@ def _silence_stdout() -> None:
 
 def commands_help() -> str:
     """The lines of --help that list the commands."""
-    lines = [f"  {name:<12} {help_line}" for name, (_, help_line) in COMMANDS.items()]
+    lines = [f"  {name:<16} {help_line}" for name, (_, help_line) in COMMANDS.items()]
     return "\n".join(["commands (each has its own --help):", *lines])
 
 

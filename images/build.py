@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from images import render
 from images.context import Revision, prepare, revision
 from images.errors import EXIT_CONFIG, UserError
+from images.inventory import write_inventory
 from images.lint import require_clean
 from images.lockfile import Lock, require_fresh
 from images.machine import Machine
@@ -148,6 +149,8 @@ def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[st
     started = time.monotonic()
     digest = engine.build(request)
     size = "" if options.output else f", {engine.size_bytes(tags[0]) / 1e6:.0f} MB compressed"
+    if options.output:
+        _say("\n".join(write_inventory(spec, f"oci:{options.output}", Path(f"{options.output}.inventory"))))
     _say(f"built {options.output or ', '.join(tags)} in {time.monotonic() - started:.0f} s{size}")
     for tag in tags if options.push else []:
         engine.push(tag)

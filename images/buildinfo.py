@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from images.lockfile import Lock, Pin
+from images.lockfile import Lock
+from images.pins import Pin
 from images.spec import ROOT, BackendSpec, TorchBuild
 
 SCHEMA = 1

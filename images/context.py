@@ -13,7 +13,21 @@ from images.spec import IMAGES, ROOT
 # 2026-01-01: for a tree without a commit.
 FIXED_EPOCH = 1767225600
 # What a build reads of images/ itself.
-IN_IMAGE = ("entrypoint.sh", "frozen.py", "launcher", "record.py", "settle.sh", "trim.json", "trim.py")
+IN_IMAGE = (
+    "__init__.py",
+    "entrypoint.sh",
+    "frozen.py",
+    "healthcheck",
+    "installed.py",
+    "launcher",
+    "licences.py",
+    "pins.py",
+    "record.py",
+    "sbom.py",
+    "settle.sh",
+    "trim.json",
+    "trim.py",
+)
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "*.egg-info")
 
 

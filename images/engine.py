@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import tarfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +78,33 @@ class Engine:
     def size_bytes(self, reference: str) -> int:
         """Return the size that the engine reports for an image."""
         return int(self.client.images.get(reference).attrs["Size"])
+
+    def read_files(self, reference: str, paths: Iterable[str]) -> dict[str, bytes]:
+        """Return path -> content of the files that an image has; nothing of it is run."""
+        from docker.errors import NotFound
+
+        container = self.client.containers.create(reference, ["true"])
+        found: dict[str, bytes] = {}
+        try:
+            for path in paths:
+                with contextlib.suppress(NotFound):
+                    stream, _ = container.get_archive(path)
+                    with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
+                        content = archive.extractfile(Path(path).name)
+                        found |= {path: content.read()} if content else {}
+        finally:
+            container.remove(force=True)
+        return found
+
+    def image_architecture(self, reference: str) -> str:
+        """Return what an image was built for, as specs call it."""
+        name = str(self.client.images.get(reference).attrs["Architecture"])
+        return ARCHITECTURES.get(name, name)
+
+    def run(self, options: list[str], command: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run a container to its end, with options as the command line takes them."""
+        line = ["docker", "run", *options, *command]
+        return subprocess.run(line, capture_output=True, text=True, errors="replace", check=False)
 
     def push(self, reference: str) -> None:
         """Push a tag; raises UserError with the registry's own words."""

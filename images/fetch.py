@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from images.errors import EXIT_UNAVAILABLE, UserError
-from images.lockfile import Pin
 from images.machine import Machine, platform_tags
+from images.pins import Pin
 from images.sources import Sources
 from images.spec import BackendSpec
 

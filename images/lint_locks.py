@@ -11,7 +11,7 @@ import yaml
 
 from images import markers
 from images.faults import Fault, line_of
-from images.lockfile import normalise
+from images.pins import normalise
 from images.spec_types import UNRESOLVED
 
 PIN = re.compile(

@@ -11,7 +11,8 @@ import yaml
 
 from images import lockfile, wheels
 from images.errors import EXIT_CHECK_FAILED, EXIT_CONFIG, EXIT_DATA, UserError
-from images.lockfile import LOCKS, REQUIREMENTS, Pin, normalise
+from images.lockfile import LOCKS, REQUIREMENTS
+from images.pins import Pin, normalise
 from images.resolve import Request, StandIn, find_uv, resolve, uv_version
 from images.spec import BackendSpec, WheelHash
 from images.spec_types import UNRESOLVED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import yaml
 
 from images.errors import EXIT_CONFIG, UserError
+from images.pins import Pin, parse_requirements
 from images.spec import IMAGES, BackendSpec, checksum
 from images.specfile import LOADER
 
@@ -19,23 +19,6 @@ STACK = IMAGES / "stack" / "train.txt"
 REQUIREMENTS = "requirements.txt"
 
 LOCKED, MISSING, STALE = "locked", "missing", "stale"
-
-
-@dataclass(frozen=True)
-class Pin:
-    """One line of a lock: a distribution at one version, perhaps for some Pythons only."""
-
-    name: str
-    version: str
-    marker: str = ""
-    hashes: tuple[str, ...] = ()
-
-    @property
-    def requirement(self) -> str:
-        return f"{self.name}=={self.version}" + (f" ; {self.marker}" if self.marker else "")
-
-    def __str__(self) -> str:
-        return " \\\n    ".join([self.requirement, *(f"--hash=sha256:{value}" for value in self.hashes)])
 
 
 @dataclass(frozen=True)
@@ -51,23 +34,6 @@ class Lock:
     wheels: list[dict[str, str]]
     variant: str | None = None
     pins: list[Pin] = field(default_factory=list)
-
-
-def parse_requirements(text: str) -> list[Pin]:
-    """Parse a hashed requirements file as uv or `lock` writes it."""
-    pins = []
-    joined = re.sub(r"\\\n\s*", "", "\n".join(line for line in text.splitlines() if not line.startswith("#")))
-    for line in filter(None, map(str.strip, joined.splitlines())):
-        requirement, *hashes = re.split(r"\s*--hash=sha256:", line)
-        pinned, _, marker = requirement.partition(";")
-        name, _, version = pinned.strip().partition("==")
-        pins.append(Pin(name, version.strip(), marker.strip(), tuple(value.strip() for value in hashes)))
-    return pins
-
-
-def normalise(name: str) -> str:
-    """Return a distribution's name as indexes compare it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def stack_lines(path: Path = STACK) -> list[str]:

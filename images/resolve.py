@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.errors import EXIT_CHECK_FAILED, EXIT_UNAVAILABLE, UserError
-from images.lockfile import Pin, parse_requirements
+from images.pins import Pin, parse_requirements
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class EngineSupport(Part):
 class Library(Part):
     """A file of the driver that torch loads."""
 
-    name: str
+    name: str = Field(pattern=r"^[\w.+-]+\.so[\w.]*$", description="such as libcuda.so.1")
     folders: list[AbsolutePath] = Field(min_length=1, description="where it may lie, besides LD_LIBRARY_PATH")
     given_by: str = Field(description="the option of `docker run` that brings it")
 

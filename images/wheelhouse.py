@@ -15,8 +15,9 @@ from pathlib import Path
 from images import markers
 from images.errors import EXIT_CHECK_FAILED, EXIT_CONFIG, EXIT_DATA, EXIT_UNAVAILABLE, UserError
 from images.fetch import Fetcher, batches, cure
-from images.lockfile import Lock, Pin, normalise
+from images.lockfile import Lock
 from images.machine import Machine, fits
+from images.pins import Pin, normalise
 from images.sources import Sources
 from images.spec import BackendSpec
 from images.spec_types import UNRESOLVED

@@ -14,7 +14,7 @@ from email.parser import Parser
 from pathlib import Path
 
 from images.errors import EXIT_DATA, UserError
-from images.lockfile import normalise
+from images.pins import normalise
 from images.spec import WheelHash
 from images.spec_types import UNRESOLVED
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from images.context import IN_IMAGE
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD_SIDE = [ROOT / "build.py", *sorted((ROOT / "images").rglob("*.py"))]
 RUN_SIDE = sorted((ROOT / "train").rglob("*.py"))
@@ -88,9 +90,11 @@ def test_the_build_side_needs_no_more_than_its_list(name: str) -> None:
     assert roots(ROOT / name) <= allowed
 
 
-@pytest.mark.parametrize("name", ["images/frozen.py", "images/record.py"])
-def test_what_runs_inside_a_build_needs_the_standard_library_alone(name: str) -> None:
-    assert roots(ROOT / name) <= set(sys.stdlib_module_names)
+@pytest.mark.parametrize("name", [name for name in IN_IMAGE if name.endswith(".py")])
+def test_what_runs_inside_a_build_needs_the_standard_library_and_its_like_alone(name: str) -> None:
+    like = {f"images.{other.removesuffix('.py')}" for other in IN_IMAGE}
+    others = {module.partition(".")[0] for module in imports(ROOT / "images" / name) if module not in like}
+    assert others <= set(sys.stdlib_module_names)
 
 
 @pytest.mark.parametrize(

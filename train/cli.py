@@ -15,6 +15,7 @@ from train import commands, device_faults
 from train.checks.doctor import doctor_command
 from train.detect import require_torch
 from train.errors import EXIT_STOPPED, EXIT_TRAINING, EXIT_USAGE, UserError
+from train.missing import missing_library
 from train.policy import set_image_environment
 from train.stop import Stopped, listen
 
@@ -178,6 +179,13 @@ def _refuse_repeated(arguments: list[str]) -> None:
         raise UserError("\n".join(f"{name}: is given twice" for name in twice), "give it once")
 
 
+def _system_fault(fault: Exception) -> UserError:
+    if not isinstance(fault, OSError):
+        raise fault
+    place = f"{fault.filename}: " if fault.filename else ""
+    return UserError(f"{place}{fault.strerror or fault}", "", EXIT_TRAINING)
+
+
 def call(arguments: list[str]) -> int:
     """Run the command line; faults of the user become `error:` and `hint:` lines on stderr and an exit
     code.
@@ -201,10 +209,10 @@ def call(arguments: list[str]) -> int:
     except typer.TyperException as fault:
         print(f"error: {fault.format_message()}\nhint: train --help", file=sys.stderr)
         return EXIT_USAGE
-    except OSError as fault:
-        place = f"{fault.filename}: " if fault.filename else ""
-        print(f"error: {place}{fault.strerror or fault}", file=sys.stderr)
-        return EXIT_TRAINING
+    except (ImportError, OSError, RuntimeError) as fault:
+        told = missing_library(fault) or _system_fault(fault)
+        print(told, file=sys.stderr)
+        return told.exit_code
     except Stopped as stop:
         if stop.checkpoint is None:
             print(f"error: {stop}; no checkpoint was saved", file=sys.stderr)

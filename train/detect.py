@@ -7,6 +7,7 @@ from pathlib import Path
 
 from train.errors import EXIT_UNAVAILABLE, UserError
 from train.image import BuildInfo
+from train.missing import absent_libraries, missing_library
 
 
 def find_device(asked: str, image: BuildInfo | None) -> tuple[str, str]:
@@ -55,7 +56,11 @@ def require_own_torch(image: BuildInfo) -> None:
 def _require(device_type: str, reason: str, image: BuildInfo | None) -> None:
     if is_available(device_type):
         return
-    why = [f"torch finds no {device_type} device, and {reason}", *_signs(device_type, image)]
+    why = [
+        f"torch finds no {device_type} device, and {reason}",
+        *_signs(device_type, image),
+        *absent_libraries(image),
+    ]
     raise UserError(
         f"device: {'; '.join(why)}",
         "give the container the device (docker run --device, --gpus; train doctor says which), or "
@@ -74,6 +79,8 @@ def _signs(device_type: str, image: BuildInfo | None) -> list[str]:
         autoload = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD")
         off = " (TORCH_DEVICE_BACKEND_AUTOLOAD=0)" if autoload == "0" else ""
         found.append(f"its plugin {plugin} is not loaded{off}")
+    if image and image.device_type == device_type:
+        found += absent_libraries(image)
     name = image.visible_devices_variable if image else None
     if name and name in os.environ:
         found.append(f"{name} is {os.environ[name]!r}")
@@ -100,6 +107,8 @@ def require_torch() -> None:
     try:
         import torch  # noqa: F401
     except (ImportError, OSError, RuntimeError) as fault:
+        if told := missing_library(fault):
+            raise told from None
         cause = fault.__cause__ or fault.__context__
         words = "; ".join(
             str(one).strip().splitlines()[0] for one in (fault, cause) if one and str(one).strip()

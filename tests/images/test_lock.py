@@ -17,7 +17,7 @@ from build_command import ROOT, BuildCommand
 
 from images import lock, lockfile, wheels
 from images.errors import EXIT_CONFIG, EXIT_DATA, UserError
-from images.lockfile import Pin, parse_requirements
+from images.pins import Pin, parse_requirements
 from images.resolve import Request, _without_common_marker, find_uv, resolve
 from images.spec import BackendSpec, WheelHash
 from images.spec_types import UNRESOLVED

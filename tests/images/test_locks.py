@@ -10,7 +10,7 @@ import yaml
 from build_command import ROOT
 
 from images import lock, lockfile
-from images.lockfile import parse_requirements
+from images.pins import parse_requirements
 from images.specfile import load_specs
 
 IMAGES = sorted(load_specs())

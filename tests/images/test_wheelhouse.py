@@ -15,8 +15,9 @@ from build_command import BuildCommand
 
 from images import wheelhouse
 from images.errors import UserError
-from images.lockfile import Lock, Pin
+from images.lockfile import Lock
 from images.machine import Machine
+from images.pins import Pin
 from images.sources import Sources
 from images.spec import BackendSpec
 from images.specfile import load_specs

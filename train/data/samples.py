@@ -20,6 +20,7 @@ from train.data.template import ChatTemplate
 from train.data.tokenise import tokenise
 from train.data.tokenised import sample_key, through_cache
 from train.errors import EXIT_DATA, UserError
+from train.loop.heartbeat import HEARTBEAT
 
 UNREAD = "were not read"
 """What the reader says of a file that it gave up: how many rows follow is not known."""
@@ -83,6 +84,7 @@ def account(path: Path, template: ChatTemplate, policies: Policies, sample_cache
         made = through_cache(conversion.records, made, key, summary.notes)
     with _rows_left_alone():
         for record, one in zip(conversion.records, made, strict=True):
+            HEARTBEAT.beat("reading data")
             if isinstance(one, TemplateFault):
                 loaded.faults.append(Fault(record.place, str(one)))
             else:

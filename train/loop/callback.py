@@ -14,6 +14,7 @@ from train.errors import UserError
 from train.loop.evaluation import Evaluator
 from train.loop.findings import Finding, Level
 from train.loop.health import GradientCheck, require_finite
+from train.loop.heartbeat import HEARTBEAT
 from train.loop.lines import say
 from train.loop.metrics import MetricsFile, StepMetrics, Totals, peak_memory_bytes
 from train.loop.progress import Progress
@@ -56,7 +57,8 @@ class RunCallback(TrainerCallback):
         self.trainer.memory.begin(self.trainer)
         self.watch.begin(self.trainer)
 
-    def on_step_begin(self, *rest: Any, **named: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        HEARTBEAT.beat("training", state.global_step)
         self.trainer.require_restored()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **named: Any) -> None:
@@ -87,10 +89,12 @@ class RunCallback(TrainerCallback):
         if named["optimizer"].param_groups[0]["lr"] > 0 and not skipped:
             self.has_moved = True
 
-    def on_substep_end(self, *rest: Any, **named: Any) -> None:
+    def on_substep_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        HEARTBEAT.beat("training", state.global_step)
         self.trainer.stop_if_asked()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        HEARTBEAT.beat("training", state.global_step)
         self.trainer.end_step()
         self.trainer.saver.note_states(self.device_type)
         self.progress.stepped(state.global_step, state.max_steps)

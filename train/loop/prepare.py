@@ -22,6 +22,7 @@ from train.data.template import ChatTemplate
 from train.image import read_build_info
 from train.loop import resume
 from train.loop.checkpoint import Checkpoint
+from train.loop.heartbeat import HEARTBEAT
 from train.loop.lines import say, table_lines
 from train.loop.manifest import Manifest
 from train.loop.model import (
@@ -81,6 +82,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     hashes = hash_in_background(config.model)
     say([line for part in parts for line in part.summary.lines()] + samples.notes + choices.lines())
     say(resume.change_lines(start, facts))
+    HEARTBEAT.beat("loading the model")
     model = load_model(config.model, choices.dtype, choices.attn_implementation.value)
     vocab_size = model.get_output_embeddings().weight.shape[0]
     check_vocabulary([*parts], stop_token_ids, vocab_size)

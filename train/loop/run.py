@@ -25,6 +25,7 @@ from train.loop.arguments import begin_loss_scale, training_arguments
 from train.loop.callback import RunCallback
 from train.loop.evaluation import Evaluator
 from train.loop.findings import Findings
+from train.loop.heartbeat import HEARTBEAT
 from train.loop.lines import say
 from train.loop.manifest import Manifest
 from train.loop.metrics import MetricsFile, peak_memory_bytes
@@ -61,7 +62,12 @@ def run(config: RunConfig) -> Outcome:
     """
     started = time.perf_counter()
     config = hub.resolved(config)
-    with resume.begun(config) as (manifest, start), device_faults.told(config.output):
+    with (
+        resume.begun(config) as (manifest, start),
+        device_faults.told(config.output),
+        HEARTBEAT.running() as lines,
+    ):
+        say(lines)
         started -= seconds_before(start)[0]
         prepared = prepare(config, manifest, start)
         outcome = fit(prepared, manifest, started)
@@ -220,6 +226,7 @@ def save_adapter(prepared: Prepared, folder: Path) -> None:
 
 
 def _answer(prepared: Prepared, record: Any) -> str:
+    HEARTBEAT.beat("generating")
     return answer(
         prepared.model, prepared.template, record, prepared.stop_token_ids, prepared.config.max_new_tokens
     )

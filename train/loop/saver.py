@@ -14,6 +14,7 @@ from train.config import RunConfig
 from train.loop import checkpoint
 from train.loop.checkpoint import Checkpoint
 from train.loop.health import GradientCheck, require_finite
+from train.loop.heartbeat import HEARTBEAT
 from train.loop.metrics import MetricsFile
 from train.loop.model import share_files
 from train.loop.state import random_states
@@ -53,6 +54,7 @@ class Saver:
         step = trainer.state.global_step
         folder = checkpoint.list_steps(parent).get(step)
         if folder is None:
+            HEARTBEAT.beat("saving", step)
             self._require_sound(trainer)
             self.metrics.sync()
             folder = checkpoint.write(parent, step, partial(self._fill, trainer))

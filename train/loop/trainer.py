@@ -17,6 +17,7 @@ from train.data.packing import NUM_PLANS, Budget, EpochBatches, in_order
 from train.data.template import Sample
 from train.loop.callback import RunCallback
 from train.loop.checkpoint import Checkpoint
+from train.loop.heartbeat import HEARTBEAT
 from train.loop.loss import TargetLoss, target_loss
 from train.loop.memory import MemoryGuard
 from train.loop.metrics import Totals
@@ -193,6 +194,7 @@ class RunTrainer(ResumableTrainer):
         samples = sets[name]
         rows = in_order([len(sample.input_ids) for sample in samples], self.budget)
         for row in rows[self.args.process_index :: self.args.world_size]:
+            HEARTBEAT.beat("evaluating")
             self.stop_if_asked()
             inputs: Any = self._prepare_inputs(self.collate([samples[index] for index in row]))
             found = self.memory.compute(
