@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from build_command import ROOT, BuildCommand, Image
+from cyclonedx_schema import fault_of
 
 from images.evidence import read_evidence
 
@@ -139,8 +140,4 @@ def test_the_inventory_of_an_image_has_every_package_that_is_in_it(
     assert {f"pkg:deb/debian/{name}" for name in dpkg} == {
         purl.partition("@")[0] for purl in purls if purl.startswith("pkg:deb/")
     }
-    reason = "cyclonedx-python-lib is not installed"
-    validation = pytest.importorskip("cyclonedx.validation.json", reason=reason)
-    schema = pytest.importorskip("cyclonedx.schema")
-    validator = validation.JsonStrictValidator(schema.SchemaVersion.V1_6)
-    assert validator.validate_str(json.dumps(sbom)) is None
+    assert fault_of(json.dumps(sbom)) is None
