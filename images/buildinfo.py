@@ -41,7 +41,6 @@ def build_info(spec: BackendSpec, lock: Lock | None) -> dict[str, Any]:
         "refused_packages": spec.refused_packages,
         "import_at_build": spec.import_at_build,
         "import_note": spec.import_note,
-        "driver_libraries": [library.model_dump() for library in spec.driver_libraries],
         "lock_id": lock.lock_id if lock else "missing",
         "spec_checksum": lock.spec_checksum if lock else "missing",
         "base_image": spec.base.reference,

@@ -128,13 +128,6 @@ class Activation(Part):
     arguments: list[str] = Field(default=[])
 
 
-class DriverLibrary(Part):
-    """A library that only the host's driver has, and that an import or the first use of a device needs."""
-
-    file: str = Field(pattern=r"^[\w.+-]+\.so[\w.]*$", description="its name, such as libcuda.so.1")
-    brought_by: str = Field(description="which mount or option of `docker run` brings it, in words")
-
-
 class BackendSpec(Part):
     """One backend. A vendor's need is a new field here, never a branch on a name."""
 
@@ -165,9 +158,6 @@ class BackendSpec(Part):
     )
     import_at_build: bool = Field(description="can torch be imported without the driver?")
     import_note: str = Field(default="", description="why not, or under which condition")
-    driver_libraries: list[DriverLibrary] = Field(
-        default=[], description="libraries that only the host's driver has"
-    )
     system_packages: SystemPackages | None = Field(
         default=None, description="packages of the base's distribution to add"
     )

@@ -5,13 +5,11 @@ The image's policy is data; nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from train.errors import EXIT_UNAVAILABLE, UserError
 from train.image import BuildInfo
-from train.missing import absent_libraries
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +96,7 @@ def _device(config: Asked, image: BuildInfo | None) -> Choice:
         _require(config.device, "it was asked for")
         return Choice(config.device, "asked for")
     if image is not None:
-        _require(image.device_type, f"this image is built for {image.backend}", absent_libraries(image))
+        _require(image.device_type, f"this image is built for {image.backend}")
         return Choice(image.device_type, f"this image is built for {image.backend}")
     for device_type in ("npu", "cuda"):  # npu first: its compatibility layers can make torch.cuda answer
         if is_available(device_type):
@@ -106,10 +104,10 @@ def _device(config: Asked, image: BuildInfo | None) -> Choice:
     return Choice("cpu", "no accelerator found by torch; there is no build-info.json")
 
 
-def _require(device_type: str, reason: str, absent: Sequence[str] = ()) -> None:
+def _require(device_type: str, reason: str) -> None:
     if not is_available(device_type):
         raise UserError(
-            "\n".join([f"device: torch finds no {device_type} device, and {reason}", *absent]),
+            f"device: torch finds no {device_type} device, and {reason}",
             "give the container the device (docker run --device, --gpus), or --set device=cpu",
             EXIT_UNAVAILABLE,
         )

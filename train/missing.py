@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Iterator
 
@@ -20,28 +19,18 @@ def missing_library(fault: BaseException) -> UserError | None:
     if not names:
         return None
     known = driver_libraries(read_build_info())
-    lines = [f"{name}: cannot be loaded here: {known.get(name, UNKNOWN)}" for name in names]
+    lines = [
+        f"{name}: cannot be loaded here: "
+        + (f"it belongs to the host's driver: {known[name]} brings it" if name in known else UNKNOWN)
+        for name in names
+    ]
     return UserError("\n".join(lines), HINT, EXIT_UNAVAILABLE)
 
 
 def driver_libraries(image: BuildInfo | None) -> dict[str, str]:
-    """File name -> who brings it, for each library that this image expects from the host's driver."""
-    items = image.content.get("driver_libraries", []) if image else []
-    return {item["file"]: item["brought_by"] for item in items}
-
-
-def absent_libraries(image: BuildInfo | None) -> list[str]:
-    """A line for each library of the driver that cannot be loaded here."""
-    known = driver_libraries(image)
-    return [f"{name}: cannot be loaded here: {how}" for name, how in known.items() if not _loads(name)]
-
-
-def _loads(name: str) -> bool:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
+    """File name -> the option of `docker run` that brings it, for each library that the host's driver has."""
+    items = image.content.get("runtime", {}).get("libraries", []) if image else []
+    return {item["name"]: item["given_by"] for item in items}
 
 
 def _chain(fault: BaseException | None) -> Iterator[BaseException]:

@@ -178,8 +178,8 @@ echo 'import ctypes; ctypes.CDLL("libisotune_driver.so")' >plugin.py
 python - <<'END'
 import json, sys
 info = json.load(open(sys.prefix + "/build-info.json"))
-how = "the driver: -v /driver:/driver:ro"
-info["driver_libraries"] = [{"file": "libisotune_driver.so", "brought_by": how}]
+library = {"name": "libisotune_driver.so", "folders": ["/driver"], "given_by": "-v /driver:/driver:ro"}
+info["runtime"] = {"libraries": [library]}
 json.dump(info, open("/data/info.json", "w"))
 END
 ISOTUNE_BUILD_INFO=/data/info.json train make-tiny --kind=text --output=/data/model
@@ -187,10 +187,11 @@ ISOTUNE_BUILD_INFO=/data/info.json train make-tiny --kind=text --output=/data/mo
     options = ("--tmpfs=/data:mode=1777", "--env=PYTHONPATH=/data")
     done = cpu_image.run("sh", "-c", script, options=options)
     assert done.returncode == 69, done.stderr
-    assert done.stderr == (
-        "error: libisotune_driver.so: cannot be loaded here: the driver: -v /driver:/driver:ro\n"
-        "hint: `train doctor` shows all that this container lacks\n"
-    )
+    assert done.stderr.splitlines() == [
+        "error: libisotune_driver.so: cannot be loaded here: it belongs to the host's driver: "
+        "-v /driver:/driver:ro brings it",
+        "hint: `train doctor` shows all that this container lacks",
+    ]
 
 
 def test_the_scripts_of_a_base_image_are_sourced_where_they_are(cpu_image: Image, tmp_path: Path) -> None:

@@ -108,6 +108,8 @@ def test_an_image_of_another_backend_or_none_at_all_is_refused(
     done = build_py("verify", "--backend=cpu", "isotune-test:none", f"--evidence={tmp_path}")
     assert done.returncode == 64
     assert "isotune-test:none: the engine has no such image" in done.stderr
+    done = build_py("verify", "--backend=cpu", "oci:layout", f"--evidence={tmp_path}")
+    assert "oci:layout: only an engine runs an image" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

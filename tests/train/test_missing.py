@@ -10,18 +10,22 @@ from pathlib import Path
 import pytest
 
 from tests.train.checks.build_infos import build_content
-from train.errors import EXIT_UNAVAILABLE, UserError
-from train.image import VARIABLE, read_build_info
-from train.missing import absent_libraries, missing_library
+from train.errors import EXIT_UNAVAILABLE
+from train.image import VARIABLE
+from train.missing import missing_library
 
-DRIVER = {"file": "libisotune_driver.so.1", "brought_by": "the host's driver: -v /driver:/driver:ro"}
+DRIVER = {"name": "libisotune_driver.so.1", "folders": ["/driver"], "given_by": "-v /driver:/driver:ro"}
+TOLD = (
+    "libisotune_driver.so.1: cannot be loaded here: it belongs to the host's driver: "
+    "-v /driver:/driver:ro brings it"
+)
 WORDS = "libisotune_driver.so.1: cannot open shared object file: No such file or directory"
 
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "build-info.json"
-    content = build_content(driver_libraries=[DRIVER, {"file": "libc.so.6", "brought_by": "every system"}])
+    content = build_content(runtime={"libraries": [DRIVER]})
     path.write_text(json.dumps(content), encoding="utf-8")
     monkeypatch.setenv(VARIABLE, str(path))
     return path
@@ -48,10 +52,7 @@ def test_a_plugin_without_its_driver_ends_in_two_lines_with_the_mount(
     path = f"{plugin}:{Path(__file__).parents[2]}"
     done = train_command("make-tiny", "--kind", "text", "--output", tmp_path / "model", PYTHONPATH=path)
     assert done.returncode == EXIT_UNAVAILABLE
-    assert done.stderr == (
-        "error: libisotune_driver.so.1: cannot be loaded here: the host's driver: -v /driver:/driver:ro\n"
-        "hint: `train doctor` shows all that this container lacks\n"
-    )
+    assert done.stderr == f"error: {TOLD}\nhint: `train doctor` shows all that this container lacks\n"
 
 
 def test_a_library_that_led_to_the_fault_is_found_behind_it(image: Path) -> None:
@@ -63,14 +64,14 @@ def test_a_library_that_led_to_the_fault_is_found_behind_it(image: Path) -> None
     except RuntimeError as fault:
         told = missing_library(fault)
     assert told is not None
-    assert told.message == f"{DRIVER['file']}: cannot be loaded here: {DRIVER['brought_by']}"
+    assert told.message == TOLD
 
 
 def test_every_library_is_told_once_and_an_unknown_one_as_unknown(image: Path) -> None:
     told = missing_library(OSError(f"{WORDS}; {WORDS}; libother.so: cannot open shared object file"))
     assert told is not None
     first, second = told.message.splitlines()
-    assert DRIVER["brought_by"] in first
+    assert first == TOLD
     assert second == "libother.so: cannot be loaded here: no driver is known to bring it"
 
 
@@ -79,25 +80,3 @@ def test_every_library_is_told_once_and_an_unknown_one_as_unknown(image: Path) -
 )
 def test_another_fault_is_none_of_a_library(fault: Exception) -> None:
     assert missing_library(fault) is None
-
-
-def test_only_libraries_that_do_not_load_are_absent(image: Path) -> None:
-    assert absent_libraries(read_build_info()) == [
-        f"{DRIVER['file']}: cannot be loaded here: {DRIVER['brought_by']}"
-    ]
-    assert absent_libraries(None) == []
-
-
-def test_an_image_without_its_device_names_the_library_that_is_not_there(image: Path, tmp_path: Path) -> None:
-    """Where torch imports without the driver, as the cuda build does, the device is what is missed first."""
-    from train.config import RunConfig
-    from train.device import choose
-
-    info = read_build_info()
-    assert info
-    object.__setattr__(info, "device_type", "npu")
-    config = RunConfig(adapter="lora", model=tmp_path, data=tmp_path, output=tmp_path)
-    with pytest.raises(UserError) as caught:
-        choose(config, info)
-    assert caught.value.exit_code == EXIT_UNAVAILABLE
-    assert caught.value.message.splitlines()[1].startswith(f"{DRIVER['file']}: cannot be loaded here")
