@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,31 +12,41 @@ from typing import IO, Any
 
 from images.errors import EXIT_DATA, EXIT_USAGE, UserError
 
+Read = Callable[[str], IO[bytes]]
+
 
 @dataclass(frozen=True)
 class Extracted:
-    """What was read of an image: its manifest's digest, and path -> content."""
+    """What was read of an image: its manifest's digest, and path -> content.
+
+    platform: such as linux-arm64, where it is one of several in a layout; else empty.
+    """
 
     name: str
     digest: str
     files: dict[str, bytes]
+    platform: str = ""
 
 
-def extract(image: str, paths: Iterable[str]) -> Extracted:
-    """Return files of an image: a reference that the engine has, or oci:PATH.
+def extract(image: str, paths: Sequence[str]) -> list[Extracted]:
+    """Return files of an image: a reference that the engine has, or oci:PATH, perhaps of several platforms.
 
-    Raises UserError: 65 where the image has not all of them, or is no image of one platform.
+    Raises UserError: 65 where an image has not all of them, or the path is no layout.
     """
     kind, _, path = image.partition(":")
-    found = _of_layout(Path(path), paths) if kind == "oci" else _of_engine(image, paths)
-    missing = [path for path in paths if path not in found.files]
-    if missing:
-        lines = [f"{image}: has no {path}" for path in missing]
+    found = _of_layout(Path(path), paths) if kind == "oci" else [_of_engine(image, paths)]
+    lines = [
+        f"{image}{': ' if one.platform else ''}{one.platform}: has no {path}"
+        for one in found
+        for path in paths
+        if path not in one.files
+    ]
+    if lines:
         raise UserError("\n".join(lines), "it was not built by this build.py: build it anew", EXIT_DATA)
     return found
 
 
-def _of_engine(image: str, paths: Iterable[str]) -> Extracted:
+def _of_engine(image: str, paths: Sequence[str]) -> Extracted:
     from images.engine import connect
 
     engine = connect()
@@ -47,27 +57,48 @@ def _of_engine(image: str, paths: Iterable[str]) -> Extracted:
     return Extracted(image, digest, engine.read_files(image, paths))
 
 
-def _of_layout(path: Path, paths: Iterable[str]) -> Extracted:
+def _of_layout(path: Path, paths: Sequence[str]) -> list[Extracted]:
     try:
         with _blobs(path) as read:
             (described,) = json.load(read("index.json"))["manifests"]
-            manifest: dict[str, Any] = json.load(read(_blob(described["digest"])))
-            wanted = set(paths)
-            files: dict[str, bytes] = {}
-            # The newest layer that has a file has the valid one; ours are the last.
-            for layer in reversed(manifest["layers"]):
-                found = _members(read(_blob(layer["digest"])), wanted - files.keys())
-                files |= found
-                if wanted <= files.keys():
-                    break
+            images = list(_manifests(read, described["digest"], ""))
+            return [
+                Extracted(
+                    f"oci:{path.name}",
+                    digest,
+                    _files(read, manifest, set(paths)),
+                    platform if len(images) > 1 else "",
+                )
+                for digest, platform, manifest in images
+            ]
     except (OSError, KeyError, ValueError, tarfile.TarError) as error:
         message = f"oci:{path}: is not an OCI layout of one image: {error}"
         raise UserError(message, "build.py --backend NAME --output oci:PATH makes one", EXIT_DATA) from None
-    return Extracted(f"oci:{path.name}", described["digest"], files)
+
+
+def _manifests(read: Read, digest: str, platform: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield (digest, platform, manifest) of each image below a digest, which may be that of an index."""
+    content = json.load(read(_blob(digest)))
+    if "layers" in content:
+        yield digest, platform, content
+    for item in content.get("manifests", []):
+        has = item.get("platform", {})
+        name = "-".join(filter(None, (has.get("os"), has.get("architecture"), has.get("variant"))))
+        yield from _manifests(read, item["digest"], name)
+
+
+def _files(read: Read, manifest: dict[str, Any], wanted: set[str]) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    # The newest layer that has a file has the valid one; ours are the last.
+    for layer in reversed(manifest["layers"]):
+        if wanted <= files.keys():
+            break
+        files |= _members(read(_blob(layer["digest"])), wanted - files.keys())
+    return files
 
 
 @contextmanager
-def _blobs(path: Path) -> Iterator[Callable[[str], IO[bytes]]]:
+def _blobs(path: Path) -> Iterator[Read]:
     """Yield how a file of the layout is opened."""
     if path.is_dir():
         yield lambda name: (path / name).open("rb")

@@ -18,15 +18,21 @@ PREFIX = "/opt/isotune"
 def write_inventory(spec: BackendSpec, image: str, folder: Path) -> list[str]:
     """Copy SBOM and licences out of an image, and write its provenance; returns a line for each file.
 
-    image: a reference that the engine has, or oci:PATH. Raises UserError where it is of another spec or lock.
+    image: a reference that the engine has, or oci:PATH; each of several platforms gets its own folder.
+    Raises UserError where it is of another spec or lock.
     """
     lock = require_fresh(spec)
-    found = extract(image, [f"{PREFIX}/{name}" for name in ("build-info.json", SBOM, LICENCES)])
-    info = json.loads(found.files[f"{PREFIX}/build-info.json"])
-    require_same(spec, lock, info, image)
-    files = {name: found.files[f"{PREFIX}/{name}"] for name in (SBOM, LICENCES)}
-    document = statement(found.name, found.digest, spec, info, lock, files)
-    files[PROVENANCE] = text(document).encode()
+    lines: list[str] = []
+    for found in extract(image, [f"{PREFIX}/{name}" for name in ("build-info.json", SBOM, LICENCES)]):
+        info = json.loads(found.files[f"{PREFIX}/build-info.json"])
+        require_same(spec, lock, info, image)
+        files = {name: found.files[f"{PREFIX}/{name}"] for name in (SBOM, LICENCES)}
+        document = statement(found.name, found.digest, spec, info, lock, files)
+        lines += _write(folder / found.platform, {**files, PROVENANCE: text(document).encode()})
+    return lines
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> list[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():

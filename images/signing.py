@@ -52,9 +52,9 @@ def verify_signature(target: str, key: Path, image: str | None = None) -> list[s
     _cosign(*command, "--insecure-ignore-tlog=true", str(folder / PROVENANCE))
     faults = _changed(folder, document)
     signed = f"sha256:{document['subject'][0]['digest']['sha256']}"
-    found = extract(image, []).digest if image else signed
-    if found != signed:
-        faults.append(f"{image}: is {found}, {signed} was signed")
+    digests = [one.digest for one in extract(image, [])] if image else [signed]
+    if signed not in digests:
+        faults.append(f"{image}: is {', '.join(digests)}, {signed} was signed")
     if faults:
         hint = "these are not the files or not the image that were signed"
         raise UserError("\n".join(faults), hint, EXIT_CHECK_FAILED)

@@ -22,6 +22,7 @@ from images.spec_types import UNKNOWN
 if TYPE_CHECKING:
     from images.engine import Engine
 
+BUILD_INFO = f"{PREFIX}/build-info.json"
 HARD = ["--rm", "--network=none", "--read-only", "--tmpfs=/tmp"]
 HOST = ("ServerVersion", "OperatingSystem", "NCPU")
 REFUSED = 125
@@ -37,7 +38,10 @@ def verify(spec: BackendSpec, image: str, folder: Path = EVIDENCE) -> list[str]:
     from images.engine import connect
 
     engine = connect()
-    info = json.loads(extract(image, [f"{PREFIX}/build-info.json"]).files[f"{PREFIX}/build-info.json"])
+    if image.startswith("oci:"):
+        raise UserError(f"{image}: only an engine runs an image", "docker load it first", EXIT_DATA)
+    (found,) = extract(image, [BUILD_INFO])
+    info = json.loads(found.files[BUILD_INFO])
     if (info["backend"], info["variant"]) != (spec.name, spec.variant):
         own = "-".join(filter(None, (info["backend"], info["variant"])))
         message = f"{image}: is an image of {own}, not of {spec.image}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from build_command import ROOT, BuildCommand
-from made_layout import layer, write_layout
+from made_layout import add_blob, layer, write_layout
 
 from images.errors import EXIT_DATA, EXIT_USAGE, UserError
 from images.extract import extract
@@ -115,6 +115,19 @@ def test_the_same_image_gives_the_same_bytes_also_from_a_tar(layout: Path, tmp_p
         write_inventory(SPEC, f"oci:{where}", tmp_path / str(number))
     texts = [(tmp_path / str(number) / "provenance.json").read_bytes() for number in range(3)]
     assert texts[0] == texts[1] == texts[2]
+
+
+def test_each_platform_of_a_layout_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    layout = tmp_path / "layout"
+    digests = [made(layout, isotune=version) for version in ("1", "2")]
+    platforms = [{"os": "linux", "architecture": name} for name in ("amd64", "arm64")]
+    listed = [{"digest": one, "platform": two} for one, two in zip(digests, platforms, strict=True)]
+    index = add_blob(layout, json.dumps({"manifests": listed}).encode())
+    (layout / "index.json").write_text(json.dumps({"manifests": [index]}), encoding="utf-8")
+    assert len(write_inventory(SPEC, f"oci:{layout}", tmp_path / "out")) == 6
+    for name, digest in zip(("linux-amd64", "linux-arm64"), digests, strict=True):
+        (subject,) = statement(tmp_path / "out" / name)["subject"]
+        assert f"sha256:{subject['digest']['sha256']}" == digest
 
 
 def test_an_image_of_another_spec_or_lock_is_refused_with_all_that_differs(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from build_command import ROOT
+from cyclonedx_schema import fault_of
 
 from images.context import IN_IMAGE
 from images.installed import python_packages, system_packages
@@ -100,14 +101,9 @@ def part(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_it_is_valid_by_the_official_schema(info: dict[str, Any], root: Path, site: Path) -> None:
-    validation = pytest.importorskip(
-        "cyclonedx.validation.json", reason="cyclonedx-python-lib is not installed"
-    )
-    schema = pytest.importorskip("cyclonedx.schema")
-    validator = validation.JsonStrictValidator(schema.SchemaVersion.V1_6)
     text = json.dumps(document(info, root, site))
-    assert validator.validate_str(text) is None
-    assert validator.validate_str(text.replace('"library"', '"book"')) is not None
+    assert fault_of(text) is None
+    assert fault_of(text.replace('"library"', '"book"')) is not None
 
 
 def test_packages_of_both_databases_have_their_versions_and_addresses(

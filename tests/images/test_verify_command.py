@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from build_command import ROOT, BuildCommand, Image
+from cyclonedx_schema import fault_of
 
 from images.evidence import read_evidence
 
@@ -107,6 +108,8 @@ def test_an_image_of_another_backend_or_none_at_all_is_refused(
     done = build_py("verify", "--backend=cpu", "isotune-test:none", f"--evidence={tmp_path}")
     assert done.returncode == 64
     assert "isotune-test:none: the engine has no such image" in done.stderr
+    done = build_py("verify", "--backend=cpu", "oci:layout", f"--evidence={tmp_path}")
+    assert "oci:layout: only an engine runs an image" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -139,8 +142,4 @@ def test_the_inventory_of_an_image_has_every_package_that_is_in_it(
     assert {f"pkg:deb/debian/{name}" for name in dpkg} == {
         purl.partition("@")[0] for purl in purls if purl.startswith("pkg:deb/")
     }
-    reason = "cyclonedx-python-lib is not installed"
-    validation = pytest.importorskip("cyclonedx.validation.json", reason=reason)
-    schema = pytest.importorskip("cyclonedx.schema")
-    validator = validation.JsonStrictValidator(schema.SchemaVersion.V1_6)
-    assert validator.validate_str(json.dumps(sbom)) is None
+    assert fault_of(json.dumps(sbom)) is None
