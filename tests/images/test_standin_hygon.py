@@ -95,7 +95,8 @@ def test_the_vendor_s_torch_trains_and_verify_compares_its_version(hygon: BuildC
     found = {check.name: check.detail for check in report.checks}
     assert found["torch"].startswith(f"version {VERSION}, cuda None")
     assert set(states(report).values()) == {"passed"}
-    place = "Debian bookworm with Python 3.11 and the CPU wheel of torch 2.13.0 under the vendor's version; "
+    place = "Debian bookworm with the lock in its Python 3.11 (the image has 3.10), "
+    place += "and the CPU wheel of torch 2.13.0 under the vendor's version; "
     place += "network none, read-only root, uid 12345"
     keep("hygon", "x86_64", place, report, hygon)
 

@@ -75,14 +75,16 @@ def test_what_is_needed_stays(path: str) -> None:
 
 def test_only_what_a_wheel_of_this_environment_brought_is_touched(tmp_path: Path) -> None:
     """A base image's torch lies elsewhere; a RECORD that points out of the environment is not followed."""
-    base = install(tmp_path / "base", ["torch/test/a"])
+    base = install(tmp_path / "base", ["torch/tests/a"])
     site = install(tmp_path / "venv", ["brick/__init__.py"])
-    outside = f"../../../../base/{(base / 'torch/test/a').relative_to(tmp_path / 'base')}"
+    outside = f"../../../../base/{(base / 'torch/tests/a').relative_to(tmp_path / 'base')}"
     with (site / "brick-1.0.dist-info/RECORD").open("a", encoding="utf-8") as record:
-        record.write(f"{outside},sha256=x,5\n{base}/torch/test/a,sha256=x,5\n")
+        record.write(f"{outside},sha256=x,5\n{base}/torch/tests/a,sha256=x,5\n")
     assert (site / outside).exists()
-    trim(tmp_path / "venv", RULES)
-    assert (base / "torch/test/a").exists()
+    assert rule_of(outside, RULES)
+    found = trim(tmp_path / "venv", RULES)
+    assert (base / "torch/tests/a").exists()
+    assert not any(rule["files"] for rule in found["rules"])
 
 
 def test_as_a_script_it_says_what_it_took_out_and_writes_the_same_list_each_time(tmp_path: Path) -> None:
