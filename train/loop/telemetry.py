@@ -51,6 +51,7 @@ class Telemetry(TrainerCallback):
         self.step = step
         self.found: deque[Finding] = deque()
         self.totals: dict[int, dict[str, float]] = {}
+        self.utilisation: dict[int, tuple[float, int]] = {}  # sum and count of the samples that tell it
         self.near: dict[tuple[str, int], int] = {}
         self.num_faults = 0
         self.started = time.monotonic()
@@ -114,9 +115,9 @@ class Telemetry(TrainerCallback):
             if name in MAXIMA:
                 total[f"max_{name}"] = max(value, total.get(f"max_{name}", value))
         if card.utilisation_percent is not None:
-            count = total["num_samples"]
-            mean = total.get("mean_utilisation_percent", 0.0)
-            total["mean_utilisation_percent"] = mean + (card.utilisation_percent - mean) / count
+            percent, count = self.utilisation.get(card.index, (0.0, 0))
+            self.utilisation[card.index] = percent, count = percent + card.utilisation_percent, count + 1
+            total["mean_utilisation_percent"] = percent / count
 
     def _judge(self, card: Card) -> None:
         share = (card.power_watts or 0.0) / card.power_cap_watts if card.power_cap_watts else 0.0

@@ -170,6 +170,18 @@ def test_figures_that_are_not_told_are_near_no_limit(tmp_path: Path) -> None:
     assert found(telemetry) == []
 
 
+def test_a_card_s_extremes_are_those_of_the_samples_that_tell_them(tmp_path: Path) -> None:
+    telemetry, _ = made(tmp_path)
+    for one in (
+        reading(power_watts=10.0, utilisation_percent=20.0),
+        reading(power_watts=30.0),
+        reading(power_watts=20.0, utilisation_percent=60.0),
+    ):
+        telemetry.take(one)
+    (card,) = telemetry.results()["telemetry"].values()
+    assert card == {"num_samples": 3, "max_power_watts": 30.0, "mean_utilisation_percent": 40.0}
+
+
 def test_a_tool_is_left_alone_after_three_faults_in_a_row(tmp_path: Path) -> None:
     telemetry, metrics = made(tmp_path)
     broken = Reading("npu-smi", (), "npu-smi gave no answer in 15 s")

@@ -14,7 +14,7 @@ PASSED, FAILED, UNKNOWN, NOTE = "passed", "failed", "unknown", "note"
 
 @dataclass(frozen=True)
 class Seen:
-    """kind: device, mount, library, tool, driver, card, limit, place, group or engine. cure: what gives or
+    """kind: device, mount, library, tool, driver, card, limit, place or engine. cure: what gives or
     mends it.
 
     needed: training is not possible without it.

@@ -80,6 +80,26 @@ def test_a_version_is_judged_by_the_range_of_its_image(image: str, version: str,
     assert judge(needs_of(image), version)[0] == status
 
 
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [
+        ("26.1.0.b010", PASSED),
+        ("26.1.rc1", PASSED),
+        ("26.1.0.1", PASSED),
+        ("26.1.1", FAILED),
+        ("25.1.9", FAILED),
+        ("27.0.1", PASSED),
+        ("27.1.0", FAILED),
+    ],
+)
+def test_ends_of_a_range_hold_their_own_parts_and_a_named_version_may_lie_outside(
+    version: str, status: str
+) -> None:
+    needs = needs_of("ascend")
+    needs.driver["listed"] = ["27.0"]
+    assert judge(needs, version)[0] == status
+
+
 def test_the_judgement_names_the_range_and_what_the_vendor_says() -> None:
     words = judge(needs_of("ascend"), "25.0.1")[1]
     assert words == "the vendor names 25.0 as not compatible; needed: 25.2 to 26.1.0, not 25.0"

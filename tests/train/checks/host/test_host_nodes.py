@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_roots import STRANGER, WITH_DEVICE, fake_root, needs_of, whole_host
 
-from train.checks.host.finding import FORBIDDEN, MISSING, PRESENT
+from train.checks.host.finding import FORBIDDEN, MISSING, PRESENT, Seen, exit_code
 from train.checks.host.nodes import (
     cards,
     gids,
@@ -71,6 +71,13 @@ def test_a_node_that_no_group_may_open_is_told_so(tmp_path: Path) -> None:
     assert "--user=0" in seen["/dev/kfd"].cure
 
 
+def test_a_group_that_may_only_read_is_no_cure(tmp_path: Path) -> None:
+    fake_root(tmp_path, {"/dev/kfd": ""})
+    (tmp_path / "dev/kfd").chmod(0o640)
+    seen = {one.name: one for one in look_at_nodes(needs_of("hygon"), Root(tmp_path, OUTSIDER))}
+    assert "--group-add" not in seen["/dev/kfd"].cure
+
+
 def test_reading_alone_is_not_enough_for_a_node(tmp_path: Path) -> None:
     fake_root(tmp_path, {"/dev/kfd": ""})
     (tmp_path / "dev/kfd").chmod(0o664)
@@ -130,7 +137,7 @@ def test_groups_are_those_that_open_what_others_may_not(
     assert gids(needs_of("hygon"), root) == []
     (tmp_path / "dev/kfd").chmod(0o660)
     (tmp_path / "dev/dri/renderD128").chmod(0o660)
-    owners = {"/dev/kfd": (0o660, 109), "/dev/dri/renderD128": (0o660, 992), "/dev/dri/card0": (0o666, 44)}
+    owners = {"/dev/kfd": (0o660, 109), "/dev/dri/renderD128": (0o660, 992), "/dev/dri/card0": (0o660, 0)}
     monkeypatch.setattr(Root, "owner", lambda self, path: owners.get(path))
     assert gids(needs_of("hygon"), root) == [109, 992]
 
@@ -138,3 +145,9 @@ def test_groups_are_those_that_open_what_others_may_not(
 def test_a_named_group_has_the_number_that_this_host_gives_it(tmp_path: Path) -> None:
     text = "root:x:0:\nHwHiAiUser:x:1017:me\nvideo:x:44:\nbroken\nHwHiAiUser2:x:y:\n"
     assert named_gids(needs_of("ascend"), fake_root(tmp_path, {"/etc/group": text})) == {"HwHiAiUser": 1017}
+
+
+def test_what_is_not_needed_decides_nothing() -> None:
+    tool, node = Seen("tool", "smi", MISSING, needed=False), Seen("device", "/dev/kfd", PRESENT)
+    assert exit_code([tool, node]) == 0
+    assert exit_code([Seen("device", "/dev/kfd", MISSING), node]) == 69
