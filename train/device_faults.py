@@ -12,7 +12,14 @@ from train.errors import EXIT_TRAINING, EXIT_UNAVAILABLE, UserError
 from train.image import read_build_info
 
 PINNED = ("pinned memory", "pin_memory", "mallochost", "hostalloc", "host_alloc")
-OUT_OF_MEMORY = ("out of memory", "alloc_failed")
+OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "failed to allocate memory",
+    "failed to apply for memory",
+    "alloc_failed",
+)
 MISSING = ("could not run 'aten::", "not implemented for '", "there is no kernel", "no kernel image")
 FAILED = (
     "lost heartbeat",

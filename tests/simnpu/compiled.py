@@ -58,7 +58,8 @@ def build() -> Path:
     library = folder / f"{NAME}.so"
     if library.exists():
         return library
-    missing = [name for name in (os.environ.get("CXX", "c++"), "ninja") if not shutil.which(name)]
+    tools = (os.environ.get("CXX", "c++"), "ninja")
+    missing = [name for name in tools if not shutil.which(name, path=_path())]
     if missing:
         raise NoCompiler(f"the simulated NPU cannot be built: no {' and no '.join(missing)} on PATH")
     cache().mkdir(parents=True, exist_ok=True)
@@ -66,6 +67,11 @@ def build() -> Path:
         if not library.exists():
             _compile(folder)
     return library
+
+
+def _path() -> str:
+    """PATH, before it what this environment has: ninja comes as a package."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def _compile(folder: Path) -> None:
@@ -79,6 +85,7 @@ def _compile(folder: Path) -> None:
             check=False,
             env={
                 **os.environ,
+                "PATH": _path(),
                 "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
                 "MAX_JOBS": jobs,
             },

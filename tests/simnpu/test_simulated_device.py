@@ -86,7 +86,7 @@ def test_the_build_is_named_after_all_that_decides_it(
 
 def test_without_a_compiler_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISOTUNE_SIMNPU_CACHE", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(compiled, "_path", lambda: str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(compiled.NoCompiler, match=r"no c\+\+ and no ninja on PATH"):
         compiled.build()

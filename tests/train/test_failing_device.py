@@ -23,6 +23,9 @@ ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel err
 HALF = "\"addmm_impl_cpu_\" not implemented for 'Half'"
 MISSING = "Could not run 'aten::linalg_inv_ex.inverse' with arguments from the 'NPU' backend."
 FULL = "NPU out of memory. Tried to allocate 52.00 MiB (NPU 0; 60.96 GiB total capacity)"
+WORKSPACE = """NPU function error: call aclnnMoeDistributeDispatchV2 failed, error code is 207001
+[Error]: Failed to apply for memory.
+EL0004: [PID: 316198] Failed to allocate memory."""
 PINNED = "NPU function error: pinned memory: unrecognized error"
 
 
@@ -35,6 +38,7 @@ PINNED = "NPU function error: pinned memory: unrecognized error"
         (HALF, "device: an operator is missing: .*'Half'", EXIT_UNAVAILABLE),
         (MISSING, "device: an operator is missing: .*aten::linalg_inv_ex", EXIT_UNAVAILABLE),
         (FULL, "out of memory: NPU out of memory", EXIT_TRAINING),
+        (WORKSPACE, "out of memory: .*207001", EXIT_TRAINING),
         (PINNED, "pinned memory: the device fails with it", EXIT_UNAVAILABLE),
     ],
 )

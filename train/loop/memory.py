@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from train.config import RunConfig
+from train.device_faults import OUT_OF_MEMORY
 from train.errors import EXIT_TRAINING, UserError
 from train.loop.findings import Finding
 from train.loop.metrics import peak_memory_bytes
@@ -20,15 +21,13 @@ if TYPE_CHECKING:
     from train.loop.trainer import RunTrainer
 
 Phase = Literal["training", "evaluation"]
-WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
-"""In the messages of torch's allocators and of libraries below it, in lower case."""
 
 
 def is_out_of_memory(fault: BaseException) -> bool:
     """Whether a fault says that memory, of the device or of the host, does not suffice."""
     if isinstance(fault, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(fault, RuntimeError) and any(words in str(fault).lower() for words in WORDS)
+    return isinstance(fault, RuntimeError) and any(words in str(fault).lower() for words in OUT_OF_MEMORY)
 
 
 class MemoryGuard:
