@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,9 +17,13 @@ from train import commands, device_faults
 from train.checks.doctor import doctor_command
 from train.detect import require_torch
 from train.errors import EXIT_STOPPED, EXIT_TRAINING, EXIT_USAGE, UserError
+from train.launch_reports import is_started
 from train.missing import missing_library
 from train.policy import set_image_environment
 from train.stop import Stopped, listen
+
+if TYPE_CHECKING:
+    from train.config import RunConfig
 
 app = typer.Typer(
     help="Fine-tune with LoRA or OFT: train --adapter lora|oft --model DIR --data FILE --output DIR",
@@ -61,6 +67,10 @@ def fine_tune(
         list[str] | None,
         typer.Option("--set", help="any field of the recipe, for example lora.r=16", metavar="KEY=VALUE"),
     ] = None,
+    nproc: Annotated[
+        str | None,
+        typer.Option(help="processes on this machine, one per device; auto: all devices", metavar="N|auto"),
+    ] = None,
     json_schema: Annotated[bool, typer.Option("--json-schema", help="print the schema of a recipe")] = False,
 ) -> None:
     """Fine-tune; or one of the commands below."""
@@ -68,7 +78,12 @@ def fine_tune(
     named = {f"--{name.replace('_', '-')}": value for name, value in given.items()}
     used = [
         flag
-        for flag, value in [*named.items(), ("--config", config), ("--set", assignments)]
+        for flag, value in [
+            *named.items(),
+            ("--config", config),
+            ("--set", assignments),
+            ("--nproc", nproc),
+        ]
         if value is not None
     ]
     if context.invoked_subcommand is not None:
@@ -85,10 +100,18 @@ def fine_tune(
     if not used:
         typer.echo(context.get_help())
         return
-    _run(config, given, assignments or [])
+    from train.launch import asked_for
+
+    asked = asked_for(nproc, os.environ)
+    with contextlib.redirect_stdout(None) if is_started() else contextlib.nullcontext():
+        run_config = _checked(config, given, assignments or [])
+    if asked is None or (code := _launch(run_config, asked, context.obj)) is None:
+        _run(run_config)
+    else:
+        raise typer.Exit(code)
 
 
-def _run(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> None:
+def _checked(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> RunConfig:
     from train.recipe import build_config
 
     config = build_config(recipe, flags, assignments)
@@ -96,9 +119,28 @@ def _run(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> 
 
     check_places(config)
     require_torch()
+    return config
+
+
+def _launch(config: RunConfig, asked: str, arguments: list[str]) -> int | None:
+    """The exit code of the processes that ran; None where this process is the only one to run."""
+    from train.launch import launch, plan
+
+    planned = plan(config, asked, os.environ)
+    return launch(planned, arguments) if planned else None
+
+
+def _run(config: RunConfig) -> None:
+    from train.loop.processes import environment_rank
     from train.loop.run import run
 
-    outcome = run(config)
+    with contextlib.ExitStack() as stack:
+        if environment_rank():  # of many processes one says how it goes
+            nowhere = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        outcome = run(config)
+    if environment_rank():
+        return
     results = outcome.results
     typer.echo(
         f"finished: {results['num_steps']} steps, "
@@ -186,9 +228,17 @@ def _system_fault(fault: Exception) -> UserError:
     return UserError(f"{place}{fault.strerror or fault}", "", EXIT_TRAINING)
 
 
-def call(arguments: list[str]) -> int:
-    """Run the command line; faults of the user become `error:` and `hint:` lines on stderr and an exit
-    code.
+def _to_stderr(message: str) -> None:
+    from train.loop.processes import environment_rank
+
+    rank = environment_rank()
+    prefix = f"rank {rank}: " if rank else ""
+    print("\n".join(prefix + line for line in message.splitlines()), file=sys.stderr)
+
+
+def call(arguments: list[str], tell: Callable[[str], None] = _to_stderr) -> int:
+    """Run the command line; faults of the user become `error:` and `hint:` lines, given to `tell`, and an
+    exit code.
     """
     # Before torch loads OpenMP. Threads that wait by spinning nearly double a step on a host that does
     # anything else, and save at most a tenth of it on an idle one: tests/bench/waiting.py measures both.
@@ -202,21 +252,21 @@ def call(arguments: list[str]) -> int:
     try:
         _refuse_repeated(arguments)
         with device_faults.told():
-            result = app(arguments, standalone_mode=False, prog_name="train")
+            result = app(arguments, standalone_mode=False, prog_name="train", obj=arguments)
     except UserError as fault:
-        print(fault, file=sys.stderr)
+        tell(str(fault))
         return fault.exit_code
     except typer.TyperException as fault:
-        print(f"error: {fault.format_message()}\nhint: train --help", file=sys.stderr)
+        tell(f"error: {fault.format_message()}\nhint: train --help")
         return EXIT_USAGE
     except (ImportError, OSError, RuntimeError) as fault:
         told = missing_library(fault) or _system_fault(fault)
-        print(told, file=sys.stderr)
+        tell(str(told))
         return told.exit_code
     except Stopped as stop:
         if stop.checkpoint is None:
-            print(f"error: {stop}; no checkpoint was saved", file=sys.stderr)
+            tell(f"error: {stop}; no checkpoint was saved")
             return 128 + stop.number
-        print(f"error: {stop}; {stop.checkpoint} is saved\nhint: {stop.hint}", file=sys.stderr)
+        tell(f"error: {stop}; {stop.checkpoint} is saved\nhint: {stop.hint}")
         return EXIT_STOPPED
     return result if isinstance(result, int) else 0
