@@ -63,8 +63,8 @@ def notes(launch: Launch) -> list[str]:
     found = []
     if "@sha256:" not in launch.image:
         found.append(
-            "image: without a digest, for none is known before a push. The build prints it:"
-            " --image NAME@sha256:DIGEST"
+            "image: without a digest, for none is known before a push. Then `docker image inspect --format"
+            " '{{index .RepoDigests 0}}' NAME:TAG` tells it: --image NAME@sha256:DIGEST"
         )
     if launch.has_devices and spec.runtime.groups and not options.groups:
         names = ", ".join(spec.runtime.groups)
