@@ -73,6 +73,8 @@ def notes(launch: Launch) -> list[str]:
             f"groups: device nodes belong to {names} of the host; if the user may not open them,"
             f' add --groups "$(stat -c %g {shlex.quote(node)})"'
         )
+    if any(place.path.startswith(".") for place in launch.places.values() if not place.claim):
+        found.append("paths that begin with a dot are seen from this file's folder")
     if launch.nodes > 1 and launch.shape != "compose":
         found.append("output: every node mounts it; the claim has to be ReadWriteMany")
     if options.exceptions and launch.extras.ulimits and launch.shape != "compose":
