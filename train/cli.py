@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from train import commands
 from train.errors import EXIT_STOPPED, EXIT_TRAINING, EXIT_USAGE, UserError
+from train.launch_reports import is_started
 from train.stop import Stopped, listen
+
+if TYPE_CHECKING:
+    from train.config import RunConfig
 
 app = typer.Typer(
     help="Fine-tune with LoRA or OFT: train --adapter lora|oft --model DIR --data FILE --output DIR",
@@ -57,6 +63,10 @@ def fine_tune(
         list[str] | None,
         typer.Option("--set", help="any field of the recipe, for example lora.r=16", metavar="KEY=VALUE"),
     ] = None,
+    nproc: Annotated[
+        str | None,
+        typer.Option(help="processes on this machine, one per device; auto: all devices", metavar="N|auto"),
+    ] = None,
     json_schema: Annotated[bool, typer.Option("--json-schema", help="print the schema of a recipe")] = False,
 ) -> None:
     """Fine-tune; or one of the commands below."""
@@ -64,7 +74,12 @@ def fine_tune(
     named = {f"--{name.replace('_', '-')}": value for name, value in given.items()}
     used = [
         flag
-        for flag, value in [*named.items(), ("--config", config), ("--set", assignments)]
+        for flag, value in [
+            *named.items(),
+            ("--config", config),
+            ("--set", assignments),
+            ("--nproc", nproc),
+        ]
         if value is not None
     ]
     if context.invoked_subcommand is not None:
@@ -81,19 +96,46 @@ def fine_tune(
     if not used:
         typer.echo(context.get_help())
         return
-    _run(config, given, assignments or [])
+    from train.launch import asked_for
+
+    asked = asked_for(nproc, os.environ)
+    with contextlib.redirect_stdout(None) if is_started() else contextlib.nullcontext():
+        run_config = _checked(config, given, assignments or [])
+    if asked is None or (code := _launch(run_config, asked, context.obj)) is None:
+        _run(run_config)
+    else:
+        raise typer.Exit(code)
 
 
-def _run(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> None:
+def _checked(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> RunConfig:
     from train.recipe import build_config
 
     config = build_config(recipe, flags, assignments)
     from train.loop.preflight import check_places
 
     check_places(config)
+    return config
+
+
+def _launch(config: RunConfig, asked: str, arguments: list[str]) -> int | None:
+    """The exit code of the processes that ran; None where this process is the only one to run."""
+    from train.launch import launch, plan
+
+    planned = plan(config, asked, os.environ)
+    return launch(planned, arguments) if planned else None
+
+
+def _run(config: RunConfig) -> None:
+    from train.loop.processes import environment_rank
     from train.loop.run import run
 
-    outcome = run(config)
+    with contextlib.ExitStack() as stack:
+        if environment_rank():  # of many processes one says how it goes
+            nowhere = stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stdout(nowhere))
+        outcome = run(config)
+    if environment_rank():
+        return
     results = outcome.results
     typer.echo(
         f"finished: {results['num_steps']} steps, "
@@ -173,9 +215,17 @@ def _refuse_repeated(arguments: list[str]) -> None:
         raise UserError("\n".join(f"{name}: is given twice" for name in twice), "give it once")
 
 
-def call(arguments: list[str]) -> int:
-    """Run the command line; faults of the user become `error:` and `hint:` lines on stderr and an exit
-    code.
+def _to_stderr(message: str) -> None:
+    from train.loop.processes import environment_rank
+
+    rank = environment_rank()
+    prefix = f"rank {rank}: " if rank else ""
+    print("\n".join(prefix + line for line in message.splitlines()), file=sys.stderr)
+
+
+def call(arguments: list[str], tell: Callable[[str], None] = _to_stderr) -> int:
+    """Run the command line; faults of the user become `error:` and `hint:` lines, given to `tell`, and an
+    exit code.
     """
     # Before torch loads OpenMP. Threads that wait by spinning nearly double a step on a host that does
     # anything else, and save at most a tenth of it on an idle one: tests/bench/waiting.py measures both.
@@ -187,21 +237,21 @@ def call(arguments: list[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         _refuse_repeated(arguments)
-        result = app(arguments, standalone_mode=False, prog_name="train")
+        result = app(arguments, standalone_mode=False, prog_name="train", obj=arguments)
     except UserError as fault:
-        print(fault, file=sys.stderr)
+        tell(str(fault))
         return fault.exit_code
     except typer.TyperException as fault:
-        print(f"error: {fault.format_message()}\nhint: train --help", file=sys.stderr)
+        tell(f"error: {fault.format_message()}\nhint: train --help")
         return EXIT_USAGE
     except OSError as fault:
         place = f"{fault.filename}: " if fault.filename else ""
-        print(f"error: {place}{fault.strerror or fault}", file=sys.stderr)
+        tell(f"error: {place}{fault.strerror or fault}")
         return EXIT_TRAINING
     except Stopped as stop:
         if stop.checkpoint is None:
-            print(f"error: {stop}; no checkpoint was saved", file=sys.stderr)
+            tell(f"error: {stop}; no checkpoint was saved")
             return 128 + stop.number
-        print(f"error: {stop}; {stop.checkpoint} is saved\nhint: {stop.hint}", file=sys.stderr)
+        tell(f"error: {stop}; {stop.checkpoint} is saved\nhint: {stop.hint}")
         return EXIT_STOPPED
     return result if isinstance(result, int) else 0

@@ -28,12 +28,14 @@ class Stopped(BaseException):
 @dataclass
 class StopRequest:
     """The signal that was received, and whether acting on it has to wait. clear_line: goes before a message
-    to a terminal on which a line is drawn again and again.
+    to a terminal on which a line is drawn again and again. is_announced: whether this process says that it
+    was asked to stop; of many that were started together one does.
     """
 
     number: int | None = None
     is_put_off: bool = False
     clear_line: bytes = b""
+    is_announced: bool = True
 
     def enforce(self) -> None:
         """Raise Stopped where a signal was received. Call it where nothing is half done."""
@@ -51,7 +53,9 @@ def receive(number: int, frame: Any) -> None:
     REQUEST.number = number
     if not REQUEST.is_put_off:
         raise Stopped(number)
-    if first:  # print() is not safe in a handler: the run may be inside another print()
+    if (
+        first and REQUEST.is_announced
+    ):  # print() is not safe in a handler: the run may be inside another print()
         name = signal.Signals(number).name
         with contextlib.suppress(OSError):
             message = f"{name}: the run stops after this batch and saves a checkpoint\n"

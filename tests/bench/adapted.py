@@ -52,7 +52,7 @@ def make_model(variant: str, sizes: dict[str, int], rank: int = 8, block: int = 
         model.requires_grad_(False)
         model.enable_input_require_grads()
         return model
-    adapted = _adapted(model, variant, rank, block)
+    adapted = adapt(model, variant, rank, block)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in adapted.parameters():
@@ -61,7 +61,8 @@ def make_model(variant: str, sizes: dict[str, int], rank: int = 8, block: int = 
     return adapted
 
 
-def _adapted(model: Any, variant: str, rank: int, block: int) -> Any:
+def adapt(model: Any, variant: str, rank: int, block: int) -> Any:
+    """The model with the adapter of a variant that is not bare, its weights as they begin."""
     from peft import LoraConfig, OFTConfig, get_peft_model
 
     from train.adapters import attach

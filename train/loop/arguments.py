@@ -11,8 +11,13 @@ from train.device import DeviceChoices
 from train.loop.schedule import schedule_arguments
 
 
-def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path) -> TrainingArguments:
-    """The recipe in the Trainer's words. Nothing reports anywhere; nothing is saved behind our back."""
+def training_arguments(
+    config: RunConfig, choices: DeviceChoices, scratch: Path, may_skip_tensors: bool = False
+) -> TrainingArguments:
+    """The recipe in the Trainer's words. Nothing reports anywhere; nothing is saved behind our back.
+
+    may_skip_tensors: whether a trained tensor can be without a gradient in a step.
+    """
     arguments = TrainingArguments(
         output_dir=str(scratch),
         **schedule_arguments(config),
@@ -37,6 +42,8 @@ def training_arguments(config: RunConfig, choices: DeviceChoices, scratch: Path)
         fp16=choices.precision.value == "fp16",
         dataloader_pin_memory=choices.pinned_memory.value,
         dataloader_num_workers=0,
+        # An expert that no token was sent to has no gradient; looking for such tensors costs each step.
+        ddp_find_unused_parameters=may_skip_tensors,
     )
     # Several devices in one process would be torch's DataParallel: a packed row cannot be cut for it.
     arguments._n_gpu = min(1, arguments.n_gpu)

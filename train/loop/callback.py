@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 from train.adapters.drift import DriftWatch
 from train.device import DeviceChoices
 from train.errors import UserError
+from train.loop import processes
 from train.loop.evaluation import Evaluator
 from train.loop.findings import Finding, Level
 from train.loop.health import GradientCheck, require_finite
@@ -19,7 +20,7 @@ from train.loop.metrics import MetricsFile, StepMetrics, Totals, peak_memory_byt
 from train.loop.progress import Progress
 from train.loop.saver import seconds_before
 from train.loop.watch import HealthWatch, keep_progress
-from train.stop import REQUEST
+from train.loop.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from train.loop.trainer import RunTrainer
@@ -37,7 +38,9 @@ class RunCallback(TrainerCallback):
         watch: HealthWatch,
         evaluator: Evaluator,
         progress: Progress,
+        watchdog: Watchdog,
     ) -> None:
+        self.watchdog = watchdog
         self.watch = watch
         self.metrics = metrics
         self.gradients = gradients
@@ -87,11 +90,13 @@ class RunCallback(TrainerCallback):
         if named["optimizer"].param_groups[0]["lr"] > 0 and not skipped:
             self.has_moved = True
 
-    def on_substep_end(self, *rest: Any, **named: Any) -> None:
-        self.trainer.stop_if_asked()
+    def on_substep_end(self, args: Any, *rest: Any, **named: Any) -> None:
+        if args.world_size == 1:  # several would have to talk in each batch: they stop after the step
+            self.trainer.stop_if_asked()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         self.trainer.end_step()
+        self.watchdog.allow("step")
         self.trainer.saver.note_states(self.device_type)
         self.progress.stepped(state.global_step, state.max_steps)
         control.should_evaluate = self.evaluator.is_due(
@@ -100,7 +105,7 @@ class RunCallback(TrainerCallback):
         if state.global_step >= state.max_steps or control.should_evaluate:
             control.should_log = True  # whatever logging_steps says: no step is left out of the figures
         is_due = self.trainer.saver.is_due(state.global_step, state.max_steps)
-        control.should_save = is_due or REQUEST.number is not None
+        control.should_save = is_due or self.trainer.is_stopping
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **named: Any
@@ -118,7 +123,7 @@ class RunCallback(TrainerCallback):
             num_tokens=totals.num_tokens,
             num_target_tokens=totals.num_target_tokens,
             seconds=self.trainer.train_seconds(),
-            peak_memory_bytes=peak_memory_bytes(self.device_type),
+            peak_memory_bytes=max(processes.gather(peak_memory_bytes(self.device_type))),
             **(asdict(drift) if drift else {}),
             **(self._scaling() if self.scaled else {}),
         )

@@ -17,7 +17,7 @@ from train.loop.lines import say
 
 UNFINISHED = ("running", "stopped", "failed")
 FREE = {"resume", "save_steps", "save_total_limit", "device", "sample_cache", "allow_network", "tensorboard"}
-FREE |= {"auto_batch", "gradient_checkpointing"}
+FREE |= {"step_timeout_seconds", "auto_batch", "gradient_checkpointing"}
 """Fields that may change when a run goes on: they are no part of what it computes. `device`: the same run on
 another device type, which is said. The last two let a run that ran out of memory go on."""
 PLACES = ("model", "data", "eval_data", "init_adapter", "output")

@@ -16,6 +16,7 @@ from typing import Any
 from train import __version__
 from train.config import RunConfig
 from train.errors import EXIT_CONFIG, UserError
+from train.loop import processes
 from train.loop.claim import read_manifest
 from train.stop import Stopped
 
@@ -81,7 +82,9 @@ class Manifest:
                 self.update(status="stopped" if is_stopped else "failed", reason=reason, ended=_now())
 
     def write(self) -> None:
-        """Replace the file in one move: a reader never sees half of it."""
+        """Replace the file in one move: a reader never sees half of it. Of several processes one writes."""
+        if not processes.is_first():
+            return
         temporary = self.path.with_suffix(".json.tmp")
         with temporary.open("w", encoding="utf-8") as file:
             file.write(json.dumps(self.content, indent=2, ensure_ascii=False) + "\n")

@@ -107,7 +107,8 @@ class MemoryGuard:
         piece, self.under_way = self.under_way, None
         size = size_of(piece)
         if not self.config.auto_batch or trainer.accelerator.num_processes > 1:
-            keep_progress(trainer)
+            if trainer.accelerator.num_processes == 1:  # the others are inside the step: they save nothing
+                keep_progress(trainer)
             raise self._fault(trainer, phase, words, size)
         if len(pieces(piece, size.num_tokens - 1)) > 1:
             self.budgets[phase] = size.num_tokens // 2
@@ -146,7 +147,9 @@ class MemoryGuard:
         ways = self._flags(trainer, phase, size) if size else []
         if not self.is_checkpointing:
             ways.append(f"--set gradient_checkpointing=true{on}, less memory for about a third more time")
-        if not self.config.auto_batch:
+        if trainer.accelerator.num_processes > 1:
+            held += "\nauto_batch acts in runs of one process: several would have to give way together"
+        elif not self.config.auto_batch:
             ways.insert(0, f"--set auto_batch=true{on}: the run then finds what fits by itself")
         return UserError(
             f"out of memory in {phase}, after step {step}: {words}{held}",

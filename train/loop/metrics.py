@@ -82,11 +82,11 @@ class MetricsFile:
 
     `last_step`, `num_lines`: of the checkpoint from which a run goes on. Later lines are cut: those steps
     come again, and so does an evaluation that the checkpoint does not know yet. UserError (exit 78) where
-    earlier ones are lost. mirror: another place that gets every line.
+    earlier ones are lost. is_written: False where another process writes the file. mirror: another place that
+    gets every line.
     """
 
-    def __init__(self, path: Path, last_step: int = 0, num_lines: int = 0) -> None:
-        self.path = path
+    def __init__(self, path: Path, last_step: int = 0, num_lines: int = 0, is_written: bool = True) -> None:
         kept = _kept(_read(path), last_step, num_lines) if last_step else []
         self._findings = {(line.name, line.level) for line in kept if isinstance(line, Finding)}
         self.lines: list[Line] = [line for line in kept if not isinstance(line, Finding)]
@@ -97,13 +97,19 @@ class MetricsFile:
                 "put the file back as the run left it, or begin anew in another folder",
                 EXIT_CONFIG,
             )
+        self.path = path if is_written else Path(os.devnull)
+        if is_written:
+            self._rewrite(kept)
+        self._file: IO[str] = self.path.open("a", encoding="utf-8")
+
+    def _rewrite(self, kept: list[Line | Finding]) -> None:
+        path = self.path
         temporary = path.with_suffix(".jsonl.tmp")
         with temporary.open("w", encoding="utf-8") as file:
             file.writelines(_text(line) for line in kept)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        self._file: IO[str] = path.open("a", encoding="utf-8")
 
     @property
     def steps(self) -> list[StepMetrics]:

@@ -18,6 +18,7 @@ from train.data.template import read_template
 from train.errors import EXIT_DATA, UserError
 from train.loop.claim import claimable
 from train.loop.model import read_model_config
+from train.loop.processes import environment_rank
 
 
 def check_places(config: RunConfig) -> None:
@@ -29,7 +30,8 @@ def check_places(config: RunConfig) -> None:
     checks.append(partial(_not_twice, data))
     if config.chat_template:
         checks.append(partial(read_template, config.chat_template))
-    checks.append(lambda: claimable(config))
+    if environment_rank() == 0:  # to another one the folder is that of a run: rank 0's
+        checks.append(lambda: claimable(config))
     faults = []
     for check in checks:
         try:

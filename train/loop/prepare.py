@@ -20,7 +20,7 @@ from train.data.packing import check_lengths
 from train.data.samples import Policies, Samples, load_samples
 from train.data.template import ChatTemplate
 from train.image import read_build_info
-from train.loop import resume
+from train.loop import processes, resume
 from train.loop.checkpoint import Checkpoint
 from train.loop.lines import say, table_lines
 from train.loop.manifest import Manifest
@@ -33,6 +33,7 @@ from train.loop.model import (
     quiet_libraries,
     read_model_config,
 )
+from train.loop.sharding import shard
 from train.loop.stop_token import check_stop_token
 
 
@@ -72,12 +73,12 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     tokenizer = load_tokenizer(config.model)
     template = ChatTemplate(tokenizer, config.thinking, config.train_on, config.chat_template)
     stop_token_ids = find_stop_tokens(template, config.model)
-    parts, samples, eval_samples = _load(config, template)
+    parts, samples, eval_samples = processes.first_of_node_first(lambda: _load(config, template))
     check_lengths(parts, config.per_device_tokens)
     inputs = resume.identify(config, parts)
     resume.require_same_inputs(start, inputs, config)
     facts = {"versions": device.versions(), "device": choices.values()}
-    hashes = hash_in_background(config.model)
+    hashes = hash_in_background(config.model) if processes.is_first() else Future()
     say([line for part in parts for line in part.summary.lines()] + samples.notes + choices.lines())
     say(resume.change_lines(start, facts))
     model = load_model(config.model, choices.dtype, choices.attn_implementation.value)
@@ -85,9 +86,11 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     check_vocabulary([*parts], stop_token_ids, vocab_size)
     say(check_stop_token(model, template, config.untrained_stop_token, f"--model {config.model}"))
     set_seed(config.seed)  # the adapter's first weights do not depend on what loading drew
-    adapted, targets = initial_adapter(model, config, choices.device.value)
+    is_whole = config.fsdp == "off"
+    adapted, targets = initial_adapter(model, config, choices.device.value if is_whole else "cpu")
     table = attach.target_table(adapted, targets)
     say(table_lines(table) + (left_out(adapted) if config.target_modules == "auto" else []))
+    say([] if is_whole else shard(adapted, choices.device.value))
     manifest.update(
         image=image.content if image else None,
         versions=facts["versions"],
@@ -114,7 +117,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
         vocab_size,
         hashes,
         start,
-        facts | {"inputs": inputs},
+        facts | {"inputs": inputs, "num_processes": processes.size()},
     )
 
 

@@ -14,7 +14,7 @@ from train.config import RunConfig
 from train.data.records import hash_file
 from train.data.samples import Samples
 from train.errors import EXIT_CONFIG, UserError
-from train.loop import checkpoint
+from train.loop import checkpoint, processes
 from train.loop.checkpoint import Checkpoint
 from train.loop.claim import claimable, held
 from train.loop.lines import say
@@ -48,9 +48,9 @@ def begun(config: RunConfig) -> Iterator[tuple[Manifest, Checkpoint | None]]:
     that is left.
     """
     parent = config.output / "checkpoints"
-    with held(config.output):
-        claimable(config)
-        start, lines = checkpoint.find(parent, config.resume == "weights-only")
+    with contextlib.ExitStack() as hold:
+        start, lines = processes.on_first(lambda: _claimed(config, parent, hold))
+        _require_same_processes(start)
         manifest = Manifest.go_on(config, start.step) if start else Manifest.create(config)
         try:
             say(lines + (start_lines(start) if start else _anew_lines(config)))
@@ -62,6 +62,28 @@ def begun(config: RunConfig) -> Iterator[tuple[Manifest, Checkpoint | None]]:
             raise
         finally:
             manifest.close()
+
+
+def _claimed(
+    config: RunConfig, parent: Path, hold: contextlib.ExitStack
+) -> tuple[Checkpoint | None, list[str]]:
+    hold.enter_context(held(config.output))
+    claimable(config)
+    return checkpoint.find(parent, config.resume == "weights-only")
+
+
+def _require_same_processes(start: Checkpoint | None) -> None:
+    """UserError (exit 78) where a run goes on with another number of processes: its place in the data and its
+    random states are of so many.
+    """
+    then = start.content.get("num_processes", 1) if start else processes.size()
+    if then != processes.size():
+        raise UserError(
+            f"resume: the run so far was of {then} processes, this start is of {processes.size()}",
+            f"go on with {then}; or begin anew in another --output, with --set init_adapter="
+            f"{start.folder if start else ''} to keep what was learned",
+            EXIT_CONFIG,
+        )
 
 
 def _anew_lines(config: RunConfig) -> list[str]:

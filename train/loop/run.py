@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,11 +17,14 @@ from transformers import GenerationConfig
 from train import hub
 from train.adapters import attach, oft
 from train.adapters.drift import DriftWatch
+from train.adapters.fingerprint import make_probe, take
 from train.adapters.manifest import write_manifest
 from train.adapters.saved import read_adapter_config
 from train.config import RunConfig
+from train.data.formats import Record
 from train.data.sample import Sample
-from train.loop import health, resume
+from train.families import may_lack_gradient
+from train.loop import health, processes, resume
 from train.loop.arguments import training_arguments
 from train.loop.callback import RunCallback
 from train.loop.evaluation import Evaluator
@@ -35,9 +39,11 @@ from train.loop.prepare import Prepared, prepare
 from train.loop.progress import Progress
 from train.loop.saver import Saver, seconds_before
 from train.loop.schedule import PlanCallback
+from train.loop.sharding import require_shardable
 from train.loop.tensorboard import EventFile
 from train.loop.trainer import RunTrainer
 from train.loop.watch import HealthWatch
+from train.loop.watchdog import Watchdog
 from train.results.curve import draw_loss
 from train.results.generate import answer, choose_records
 from train.stop import put_off
@@ -59,13 +65,16 @@ def run(config: RunConfig) -> Outcome:
     `failed` and why. Raises Stopped on a signal.
     """
     started = time.perf_counter()
-    config = hub.resolved(config)
+    processes.begin(config)
+    require_shardable(config)
+    config = processes.first_of_node_first(lambda: hub.resolved(config))
     with resume.begun(config) as (manifest, start):
         started -= seconds_before(start)[0]
         prepared = prepare(config, manifest, start)
         outcome = fit(prepared, manifest, started)
         outcome.results["seconds"] = time.perf_counter() - started
         manifest.finish(outcome.results)
+    processes.end()
     return outcome
 
 
@@ -78,7 +87,7 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     config, model, start = prepared.config, prepared.model, prepared.start
     held_out = next(iter(prepared.eval_samples.values()), None)
     records = choose_records((held_out or prepared.samples).records, config.num_generations)
-    answers = start.content["before"]["answers"] if start else [_answer(prepared, one) for one in records]
+    answers = start.content["before"]["answers"] if start else _answers(prepared, records)
     generations = [
         {"prompt": record.messages[-2]["content"], "wanted": record.messages[-1]["content"], "before": before}
         for record, before in zip(records, answers, strict=True)
@@ -88,8 +97,10 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     if start:
         resume.restore_adapter(model, start)
     kept = (start.step, start.content["num_metrics"]) if start else (0, 0)
-    with contextlib.closing(MetricsFile(config.output / "metrics.jsonl", *kept)) as metrics:
-        if config.tensorboard:
+    is_first = processes.is_first()
+    lines = MetricsFile(config.output / "metrics.jsonl", *kept, is_written=is_first)
+    with contextlib.closing(lines) as metrics:
+        if config.tensorboard and is_first:
             metrics.mirror = EventFile(config.output / "tensorboard", metrics.lines).add
         gradients = health.GradientCheck(parameters)
         saver = Saver(config, prepared.facts, {"answers": answers}, metrics, gradients, run_started)
@@ -105,9 +116,15 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
         results["orthogonality_error"] = oft.orthogonality_error(model)
         results["cayley"] = "exact" if oft.is_exact(model) else "series"
         say(DriftWatch(model, config.oft.on_drift).after_training(results["orthogonality_error"]))
-    save_adapter(prepared, config.output / "adapter")
-    for generation, record in zip(generations, records, strict=True):
-        generation["after"] = _answer(prepared, record)
+    if is_first:
+        save_adapter(prepared, config.output / "adapter")
+    elif config.fsdp != "off":  # the fingerprint's forwards gather this rank's weights too
+        take(model, make_probe(prepared.vocab_size))
+    answers = _answers(prepared, records)
+    if not is_first:
+        return Outcome(model, results)
+    for generation, after in zip(generations, answers, strict=True):
+        generation["after"] = after
         shown = [f"  {when}: {generation[when]}" for when in ("before", "after", "wanted")]
         say([f"prompt: {generation['prompt']}", *shown])
     draw_loss(
@@ -146,19 +163,28 @@ def _tell_findings(manifest: Manifest, findings: list[dict[str, Any]]) -> None:
     manifest.update(results={"findings": findings})
 
 
+def _tell_hang(manifest: Manifest, reason: str) -> None:
+    manifest.update(status="failed", reason=reason)
+
+
 def _train(prepared: Prepared, saver: Saver, watch: HealthWatch, manifest: Manifest) -> dict[str, Any]:
     config, choices, start = prepared.config, prepared.choices, prepared.start
     metrics, gradients = saver.metrics, saver.gradients
     evaluator = Evaluator(config, metrics, start)
     drift = DriftWatch(prepared.model, config.oft.on_drift)
     progress = Progress()
+    watchdog = Watchdog(
+        config.step_timeout_seconds, config.output, processes.rank(), partial(_tell_hang, manifest)
+    )
     trainer = RunTrainer(
         model=prepared.model,
-        arguments=training_arguments(config, choices, config.output),
+        arguments=training_arguments(
+            config, choices, config.output, any(map(may_lack_gradient, gradients.parameters))
+        ),
         samples=prepared.samples.samples,
         eval_samples={name: part.samples for name, part in prepared.eval_samples.items()},
         pad_token_id=prepared.stop_token_ids[0],
-        callback=RunCallback(metrics, gradients, choices, drift, watch, evaluator, progress),
+        callback=RunCallback(metrics, gradients, choices, drift, watch, evaluator, progress, watchdog),
         saver=saver,
         start=start,
     )
@@ -172,7 +198,7 @@ def _train(prepared: Prepared, saver: Saver, watch: HealthWatch, manifest: Manif
         for name, loss in saver.before["eval_losses"].items():
             watch.evaluated(0, name, loss)
     evaluator.catch_up(trainer, start)
-    with progress, put_off():
+    with progress, put_off(), watchdog:
         trainer.train_to_the_end()
     say(evaluator.restore_best(prepared.model, metrics.steps[-1].step))
     losses = [step.loss for step in metrics.steps]
@@ -214,7 +240,14 @@ def save_adapter(prepared: Prepared, folder: Path) -> None:
     share_files(folder)
 
 
-def _answer(prepared: Prepared, record: Any) -> str:
-    return answer(
-        prepared.model, prepared.template, record, prepared.stop_token_ids, prepared.config.max_new_tokens
-    )
+def _answers(prepared: Prepared, records: Sequence[Record]) -> list[str]:
+    """The model's answers, of rank 0 for all; by all ranks together where each has a part of the weights."""
+
+    def work() -> list[str]:
+        config, stops = prepared.config, prepared.stop_token_ids
+        return [
+            answer(prepared.model, prepared.template, record, stops, config.max_new_tokens)
+            for record in records
+        ]
+
+    return processes.on_first(work) if prepared.config.fsdp == "off" else work()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from train import __version__
 from train.config import RunConfig
-from train.loop import checkpoint
+from train.loop import checkpoint, processes
 from train.loop.checkpoint import Checkpoint
 from train.loop.health import GradientCheck, require_finite
 from train.loop.metrics import MetricsFile
@@ -47,15 +47,22 @@ class Saver:
 
     def save(self, trainer: RunTrainer) -> Path:
         """The checkpoint of the last finished step; UserError (exit 70) where it cannot be written or is not
-        finite.
+        finite. All processes come here together, and rank 0 writes.
         """
+        trainer.callback.watchdog.allow("checkpoint")
+        states = processes.gather(self.states)
+        folder = processes.on_first(lambda: self._save(trainer, states))
+        trainer.callback.watchdog.allow("step")
+        return folder
+
+    def _save(self, trainer: RunTrainer, states: list[dict[str, Any]]) -> Path:
         parent = self.config.output / "checkpoints"
         step = trainer.state.global_step
         folder = checkpoint.list_steps(parent).get(step)
         if folder is None:
             self._require_sound(trainer)
             self.metrics.sync()
-            folder = checkpoint.write(parent, step, partial(self._fill, trainer))
+            folder = checkpoint.write(parent, step, partial(self._fill, trainer, states))
             kept = trainer.callback.evaluator.kept_step
             rotated = checkpoint.rotate(parent, self.config.save_total_limit, kept)
             lines = [f"checkpoint: {folder}", *rotated]
@@ -69,11 +76,11 @@ class Saver:
         )
         require_finite(trainer.state.global_step, loss=float(trainer.totals.loss), sum_of_weights=weights)
 
-    def _fill(self, trainer: RunTrainer, folder: Path) -> None:
+    def _fill(self, trainer: RunTrainer, states: list[dict[str, Any]], folder: Path) -> None:
         model: Any = trainer.model
         model.save_pretrained(str(folder))
         (folder / "README.md").unlink(missing_ok=True)  # PEFT's empty card
-        state_files = trainer.save_state(folder, self.states)
+        state_files = trainer.save_state(folder, states)
         totals = trainer.totals
         content = {
             "isotune": __version__,

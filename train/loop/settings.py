@@ -80,6 +80,11 @@ class LoopFields(Strict):
     adam_epsilon: Number = Field(1e-8, gt=0, description="AdamW's guard against a division by zero")
     max_grad_norm: Number = Field(1.0, gt=0, description="gradients above this norm are scaled down to it")
     gradient_checkpointing: bool = Field(False, description="less memory, about a third more time")
+    fsdp: Annotated[Literal["off", "full"], BeforeValidator(_off)] = Field(
+        "off",
+        description="full: for models that do not fit on one device, frozen weights are spread over all "
+        "processes and gathered layer by layer",
+    )
     auto_batch: bool = Field(
         False, description="out of memory: go on with smaller forwards, then gradient checkpointing"
     )
@@ -108,6 +113,13 @@ class LoopFields(Strict):
     )
     save_total_limit: Whole = Field(
         3, ge=1, description="so many checkpoints are kept, the newest ones; with keep_best the best one too"
+    )
+    step_timeout_seconds: Number = Field(
+        1800,
+        ge=0,
+        description="where a step does not end within so many seconds the run hangs: the stacks of all "
+        "threads are kept and it ends with exit 70; 0: never. The first step and a checkpoint may take four "
+        "times as long, each batch of an evaluation twice",
     )
     resume: Literal["auto", "never", "weights-only"] = Field(
         "auto",

@@ -53,14 +53,14 @@ class ResumableTrainer(Trainer):
     start: Checkpoint | None = None
     restored: frozenset[str] = frozenset()
 
-    def save_state(self, folder: Path, states: dict[str, Any]) -> list[str]:
-        """Write all but the adapter. `states`: the random states at the end of the last step."""
+    def save_state(self, folder: Path, states: list[dict[str, Any]]) -> list[str]:
+        """Write all but the adapter. `states`: the random states of each rank at the end of the last step."""
         optimizer: Any = self.optimizer
         scheduler: Any = self.lr_scheduler
         parts = {
             "optimizer.pt": optimizer.state_dict(),
             "scheduler.pt": scheduler.state_dict(),
-            "rng_state.pt": states,
+            "rng_state.pt": states[0] if len(states) == 1 else {"ranks": states},
         }
         if scaler := getattr(self.accelerator, "scaler", None):
             parts["scaler.pt"] = scaler.state_dict()
@@ -111,7 +111,8 @@ class ResumableTrainer(Trainer):
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if self.start is not None and (states := self._part("rng_state.pt")):
-            set_random_states(states, self.args.device.type)
+            mine = states["ranks"][self.args.process_index] if "ranks" in states else states
+            set_random_states(mine, self.args.device.type)
         self.restored |= {"random states"}
 
     def _part(self, name: str) -> Any:

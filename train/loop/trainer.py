@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, TrainingArguments
+from transformers import PrinterCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import ProgressCallback
 
 from train.data.packing import NUM_PLANS, Budget, EpochBatches, in_order
@@ -60,6 +61,8 @@ class RunTrainer(ResumableTrainer):
             eval_dataset=eval_samples or None,
             callbacks=[callback],
         )
+        if self.args.process_index:  # the Trainer seeds all alike: dropout would draw the same everywhere
+            set_seed(self.args.seed + self.args.process_index)
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         self.callback = callback
@@ -68,6 +71,7 @@ class RunTrainer(ResumableTrainer):
         self.start = start
         self.totals = Totals(**start.content["since_last_metrics"]) if start else Totals()
         self.in_step = Totals()
+        self.has_agreed_to_stop = False
         self.memory = MemoryGuard(saver.config, start.content.get("memory") if start else None)
         self.batches: list[dict[str, Any]] = []
         # compute_loss divides by the target tokens of the whole step.
@@ -89,6 +93,8 @@ class RunTrainer(ResumableTrainer):
         note = []
         if getattr(getattr(self.model, "config", None), "output_router_logits", False):
             note = ["note: output_router_logits is on: the model's own loss of its experts' balance is added"]
+        if self.saver.config.auto_batch and self.args.world_size > 1:
+            note.append("note: auto_batch acts in runs of one process: out of memory stops this one")
         given = self.saver.config.model_fields_set
         if {"per_device_tokens", "per_device_train_batch_size"} <= given and self.budget.tokens:
             samples = self.budget.samples
@@ -181,6 +187,7 @@ class RunTrainer(ResumableTrainer):
     def evaluate(self, *rest: Any, **named: Any) -> dict[str, float]:
         """Called by the Trainer after the step's line of metrics is written, before its checkpoint."""
         self.callback.evaluator.after_step(self)
+        self.callback.watchdog.allow("step")
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, {})
         return {}
 
@@ -192,14 +199,20 @@ class RunTrainer(ResumableTrainer):
         sets: Any = self.eval_dataset
         samples = sets[name]
         rows = in_order([len(sample.input_ids) for sample in samples], self.budget)
-        for row in rows[self.args.process_index :: self.args.world_size]:
+        own = rows[self.args.process_index :: self.args.world_size]
+        for turn in range(-(-len(rows) // self.args.world_size)):  # all ranks ask equally often
+            self.callback.watchdog.allow("evaluation")
             self.stop_if_asked()
+            is_own = turn < len(own)
+            if not is_own and self.saver.config.fsdp == "off":
+                continue
+            row = own[turn] if is_own else rows[0]  # spread weights are gathered by all ranks together
             inputs: Any = self._prepare_inputs(self.collate([samples[index] for index in row]))
             found = self.memory.compute(
                 self, "evaluation", [inputs], partial(self._evaluated, model), partial(list, [inputs])
             )
-            total += sum(loss for loss, _ in found)
-            count += sum(targets for _, targets in found)
+            total += is_own * sum(loss for loss, _ in found)
+            count += is_own * sum(targets for _, targets in found)
         total, count = self._sum(total, count)
         return total / count
 
@@ -242,20 +255,36 @@ class RunTrainer(ResumableTrainer):
         """The step's sums, over all ranks, are now those of a whole step."""
         step = self.in_step
         if self.args.world_size > 1:
-            loss, tokens, targets = self._sum(float(step.loss), step.num_tokens, step.num_target_tokens)
+            asked = REQUEST.number is not None
+            figures = (float(step.loss), step.num_tokens, step.num_target_tokens, asked)
+            loss, tokens, targets, num_asked = self._sum(*figures)
+            self._know_of_stop(num_asked > 0)
             self.in_step = Totals(loss / self.args.world_size, 0, int(tokens), int(targets))
         self.in_step.num_steps = 1
         self.totals.add(self.in_step)
         self.in_step = Totals()
         self.batches = []
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a signal has come: of several ranks to any, and all of them know."""
+        return self.has_agreed_to_stop if self.args.world_size > 1 else REQUEST.number is not None
+
+    def _know_of_stop(self, is_asked: bool) -> None:
+        self.has_agreed_to_stop = is_asked
+        if is_asked and REQUEST.number is None:
+            REQUEST.number = signal.SIGTERM
+
     def stop_if_asked(self) -> None:
-        """Where a signal came: save the last finished step, and raise Stopped."""
-        if REQUEST.number is not None and self.state.global_step:
+        """Where a signal came: save the last finished step, and raise Stopped. All ranks ask together."""
+        self._know_of_stop(not self._agree(REQUEST.number is None))
+        if self.is_stopping and self.state.global_step:
             self.saver.save(self)
-        REQUEST.enforce()
+        if self.is_stopping:
+            REQUEST.enforce()
 
     def _save_checkpoint(self, *rest: Any, **named: Any) -> None:
         """Called by the Trainer after the step's line of metrics is written."""
         self.saver.save(self)
-        REQUEST.enforce()
+        if self.is_stopping:
+            REQUEST.enforce()

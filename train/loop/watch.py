@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from train.config import RunConfig
 from train.data.template import Sample
 from train.errors import UserError
-from train.loop import beforehand, nonfinite, symptoms
+from train.loop import beforehand, nonfinite, processes, symptoms
 from train.loop.findings import Finding, Findings
 from train.loop.health import first_loss_finding, judge_first_loss
 from train.loop.metrics import StepMetrics
@@ -73,7 +73,8 @@ class HealthWatch:
             self.findings.add(_no_targets(step, trainer))
         if not _is_logged(step, trainer):
             return
-        figures = {"loss": float(trainer.in_step.loss)}
+        # Of all ranks: each comes to the same verdict, and none waits for one that has stopped.
+        figures = {"loss": sum(processes.gather(float(trainer.in_step.loss)))}
         if not is_scaled:
             figures["grad_norm"] = nonfinite.total_norm(trainer.saver.gradients.parameters.values())
         wrong = [f"{name} is {value}" for name, value in figures.items() if not math.isfinite(value)]

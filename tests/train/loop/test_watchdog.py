@@ -1,0 +1,77 @@
+"""A run that hangs is ended with its stacks; one that goes on is left alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from train.errors import EXIT_TRAINING
+from train.loop.watchdog import ALLOWANCES, Watchdog
+
+HUNG = """
+import sys, time
+from pathlib import Path
+from train.loop.watchdog import Watchdog
+def stuck_here():
+    time.sleep(60)
+with Watchdog(0.1, Path(sys.argv[1]), int(sys.argv[2]), lambda reason: print(reason, flush=True)) as dog:
+    dog.allow("step")
+    stuck_here()
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_step_that_hangs_ends_the_process_and_leaves_its_stacks(tmp_path: Path, rank: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HUNG, str(tmp_path), str(rank)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == EXIT_TRAINING
+    assert done.stdout == "the step did not end within 0.1 s: the run hangs\n"
+    assert "stuck_here" in (tmp_path / f"stacks-{rank}.txt").read_text()
+    assert "stuck_here" in done.stderr
+    prefix = "rank 1: " if rank else ""
+    said = [line for line in done.stderr.splitlines() if line.startswith(f"{prefix}error: ")]
+    assert said == [f"{prefix}error: the step did not end within 0.1 s: the run hangs"]
+
+
+def test_a_phase_has_its_own_allowance_and_steps_that_end_start_it_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[str] = []
+    monkeypatch.setattr(Watchdog, "_end", lambda self: ends.append(self.phase))
+    with Watchdog(0.2, tmp_path, 0, print) as dog:
+        assert dog.limit("checkpoint") == pytest.approx(0.2 * ALLOWANCES["checkpoint"])
+        for _ in range(4):
+            dog.allow("step")
+            time.sleep(0.1)
+        dog.allow("checkpoint")
+        time.sleep(0.3)
+        assert ends == []
+        dog.allow("step")
+        time.sleep(0.4)
+        assert ends == ["step"]
+
+
+def test_nothing_is_watched_where_it_is_off_nor_after_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[str] = []
+    monkeypatch.setattr(Watchdog, "_end", lambda self: ends.append(self.phase))
+    with Watchdog(0, tmp_path, 0, print) as off:
+        off.allow("step")
+        assert off.deadline is None
+    with Watchdog(0.02, tmp_path, 0, print) as dog:
+        pass
+    dog.allow("step")
+    time.sleep(0.15)
+    assert ends == []
