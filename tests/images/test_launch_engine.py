@@ -101,9 +101,7 @@ def test_a_stopped_service_has_saved_and_the_same_file_resumes_to_equal_losses(
 ) -> None:
     command = compose("--name=stopped", "--train=max_steps=400", "--train=save_steps=400")
     subprocess.run([*command, "up", "-d"], check=True, capture_output=True)
-    deadline = time.monotonic() + 120
-    while len(_losses_so_far(image, "stopped")) < 3 and time.monotonic() < deadline:
-        time.sleep(0.5)
+    _wait_for_steps(image, "stopped", 3)
     subprocess.run([*command, "stop"], check=True, capture_output=True)
     state = docker("inspect", "--format={{.State.ExitCode}}", "stopped-train-1").stdout.strip()
     assert state == "75", docker("logs", "stopped-train-1").stderr
@@ -115,6 +113,64 @@ def test_a_stopped_service_has_saved_and_the_same_file_resumes_to_equal_losses(
     assert losses(image, "stopped") == losses(image, "straight")
 
 
-def _losses_so_far(image: str, run: str) -> list[str]:
-    found = docker("exec", f"{run}-train-1", "cat", f"/out/{run}/metrics.jsonl", check=False)
-    return [line for line in found.stdout.splitlines() if '"loss"' in line]
+EQUAL = ["--train=per_device_train_batch_size=1", "--train=learning_rate=1e-3", "--train=adam_epsilon=1e-3"]
+
+
+@pytest.mark.parametrize("adapter", ["lora", "oft"])
+def test_two_nodes_on_a_network_train_as_one_process(compose: Any, image: str, adapter: str) -> None:
+    nodes = compose(*EQUAL, f"--adapter={adapter}", f"--name=nodes-{adapter}", "--nodes=2")
+    done = up(nodes, "node-0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    one = compose(
+        *EQUAL, f"--adapter={adapter}", f"--name=one-{adapter}", "--train=gradient_accumulation_steps=2"
+    )
+    assert up(one).returncode == 0
+    found = losses(image, f"nodes-{adapter}")
+    assert len(found) == 6
+    assert found == pytest.approx(losses(image, f"one-{adapter}"), rel=1e-6, abs=1e-6)
+
+
+def test_a_killed_node_ends_the_job_within_a_minute_with_a_word_and_the_same_file_resumes(
+    compose: Any, image: str
+) -> None:
+    settings = [*EQUAL, "--nodes=2", "--train=max_steps=60", "--train=save_steps=5"]
+    command = compose(*settings, "--name=killed")
+    subprocess.run([*command, "up", "-d"], check=True, capture_output=True)
+    _wait_for_steps(image, "killed", 8, "node-0")
+    docker("kill", "--signal=KILL", "killed-node-1-1")
+    started = time.monotonic()
+    code = docker("wait", "killed-node-0-1").stdout.strip()
+    assert time.monotonic() - started < 60
+    logs = docker("logs", "killed-node-0-1")
+    assert code not in ("0", "64", "65", "78"), code
+    assert "error: " in logs.stderr, logs.stderr
+
+    done = up(command, "node-0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert up(compose(*settings, "--name=unkilled"), "node-0").returncode == 0
+    assert losses(image, "killed")[-1] == pytest.approx(losses(image, "unkilled")[-1], rel=1e-6)
+
+
+def test_stopped_nodes_have_saved_and_resume(compose: Any, image: str) -> None:
+    settings = [*EQUAL, "--nodes=2", "--train=max_steps=60", "--train=save_steps=60"]
+    command = compose(*settings, "--name=halted")
+    subprocess.run([*command, "up", "-d"], check=True, capture_output=True)
+    _wait_for_steps(image, "halted", 5, "node-0")
+    subprocess.run([*command, "stop"], check=True, capture_output=True)
+    for node in (0, 1):
+        state = docker("inspect", "--format={{.State.ExitCode}}", f"halted-node-{node}-1").stdout.strip()
+        assert state == "75", docker("logs", f"halted-node-{node}-1").stderr
+    done = up(command, "node-0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert up(compose(*settings, "--name=unhalted"), "node-0").returncode == 0
+    assert losses(image, "halted") == losses(image, "unhalted")
+
+
+def _wait_for_steps(image: str, run: str, steps: int, service: str = "train") -> None:
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline:
+        found = docker("exec", f"{run}-{service}-1", "cat", f"/out/{run}/metrics.jsonl", check=False)
+        if found.stdout.count('"loss"') >= steps:
+            return
+        time.sleep(0.5)
+    raise AssertionError(docker("logs", f"{run}-{service}-1").stderr)
