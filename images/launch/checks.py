@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from images.launch.container import OWN_FIELDS, RESERVED
+from images.launch.kubernetes import QUEUE_LABEL
 from images.launch.options import PLACES
 from images.launch.plan import Launch
+from images.launch.pod import BASE_LABELS
 from images.launch.sizes import size_bytes
 
 
@@ -78,6 +80,9 @@ def _variables(launch: Launch, given: set[str]) -> Iterator[str]:
     for name in launch.options.env:
         if name in RESERVED or name.startswith("PET_"):
             yield f"--env {name}: is set by the job itself; leave it out"
+    own = {*BASE_LABELS, QUEUE_LABEL, *launch.spec.runtime.kubernetes.scheduler_labels}
+    for name in sorted(own & set(launch.options.labels)):
+        yield f"--labels {name}: is set by the job itself; leave it out"
     for name in launch.options.train:
         if name in OWN_FIELDS:
             yield f"--train {name}: has an option of its own; use {OWN_FIELDS[name]}"

@@ -9,7 +9,8 @@ from images.launch.options import TOLERATION
 from images.launch.plan import Launch
 from images.launch.sizes import quantity
 
-JOB_LABEL = "app.kubernetes.io/instance"
+NAME_LABEL, JOB_LABEL = "app.kubernetes.io/name", "app.kubernetes.io/instance"
+BASE_LABELS = (NAME_LABEL, JOB_LABEL)
 
 
 def metadata(launch: Launch, name: str | None = None, **more: str) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def metadata(launch: Launch, name: str | None = None, **more: str) -> dict[str, 
 
 
 def labels(launch: Launch) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "isotune", JOB_LABEL: launch.options.name} | launch.options.labels
+    return {NAME_LABEL: "isotune", JOB_LABEL: launch.options.name} | launch.options.labels
 
 
 def pod_template(launch: Launch, name: str, variables: list[dict[str, Any]], **more: Any) -> dict[str, Any]:

@@ -63,8 +63,8 @@ def notes(launch: Launch) -> list[str]:
     found = []
     if "@sha256:" not in launch.image:
         found.append(
-            "image: without a digest, for none is known before a push. The build prints it:"
-            " --image NAME@sha256:DIGEST"
+            "image: without a digest, for none is known before a push. Then `docker image inspect --format"
+            " '{{index .RepoDigests 0}}' NAME:TAG` tells it: --image NAME@sha256:DIGEST"
         )
     if launch.has_devices and spec.runtime.groups and not options.groups:
         names = ", ".join(spec.runtime.groups)
@@ -73,6 +73,8 @@ def notes(launch: Launch) -> list[str]:
             f"groups: device nodes belong to {names} of the host; if the user may not open them,"
             f' add --groups "$(stat -c %g {shlex.quote(node)})"'
         )
+    if any(place.path.startswith(".") for place in launch.places.values() if not place.claim):
+        found.append("paths that begin with a dot are seen from this file's folder")
     if launch.nodes > 1 and launch.shape != "compose":
         found.append("output: every node mounts it; the claim has to be ReadWriteMany")
     if options.exceptions and launch.extras.ulimits and launch.shape != "compose":

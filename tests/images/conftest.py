@@ -45,7 +45,7 @@ def copy_tree(folder: Path) -> Path:
     folder.mkdir()
     for name in ("build.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
-    for name in ("images", "train"):
+    for name in ("compose", "images", "train"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 

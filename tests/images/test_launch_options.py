@@ -99,6 +99,12 @@ def test_a_misspelt_shape_gets_a_suggestion() -> None:
         ("cuda", "job", ["--recipe=none/there.yaml"], "--recipe none/there.yaml: No such file"),
         ("cuda", "job", ["--node-selector=a b=c"], "--node-selector: 'a b': no label of Kubernetes"),
         ("cuda", "job", ["--labels=a=b c"], "--labels: 'b c': no label of Kubernetes"),
+        (
+            "cuda",
+            "job",
+            ["--labels=app.kubernetes.io/instance=x"],
+            "--labels app.kubernetes.io/instance: is set by the job itself",
+        ),
         ("cuda", "job", ["--tolerations=a:Never"], "--tolerations: 'a:Never': is not KEY"),
         ("cuda", "job", ["--exceptions"], "--exceptions: the spec of cuda has none"),
         ("cuda", "volcano", ["--rank-table"], "--rank-table: the spec of cuda has none"),

@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from launched import launch_text, places
+
+from images.launch.options import SHAPES
 
 TESTS = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS))
@@ -48,10 +51,37 @@ def test_the_check_finds_each_fault_made_for_it(name: str, environment: Path, tm
     assert len(files) >= 2
 
 
+FULL = "--eval-data={place}e.jsonl --adapter=oft --train=oft.oft_block_size=64 --devices=2 --groups=44,109"
+FULL += " --env=A=b --interface=eth0 --runtime=own --verify --grace=100 --shm=4g"
+FULL += " --scratch=1g --cpus=2 --memory=64g"
+PODS = (
+    " --namespace=ns --priority=high --node-selector=a.b/c=d --tolerations=a=b:NoSchedule,c --labels=team=x"
+)
+PODS += " --annotations=d.e/f=g --queue=q --retries=1 --no-spread --resource=a.b/c"
+
+
+@pytest.mark.parametrize("backend", ["ascend", "hygon"])
+def test_files_with_every_option_pass(environment: Path, tmp_path: Path, backend: str) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("learning_rate: 1e-4\n", encoding="utf-8")
+    files = []
+    for shape in SHAPES:
+        compose = shape == "compose"
+        words = FULL.format(place="./" if compose else "pvc:rows/").split() + (
+            [] if compose else PODS.split()
+        )
+        words += ["--nodes=3"] if shape != "job" else []
+        words += ["--exceptions"] if backend == "hygon" else []
+        words += ["--rank-table"] if shape == "volcano" and backend == "ascend" else []
+        path = tmp_path / f"{shape}.yaml"
+        own = [f"--backend={backend}", f"--as={shape}", f"--recipe={recipe}"]
+        path.write_text(launch_text([*own, *places(shape), *words]), encoding="utf-8")
+        files.append(path)
+    assert [finding for check in CHECKS.values() for finding in check(environment, files)] == []
+
+
 def test_an_unset_variable_or_a_dollar_never_reaches_compose(environment: Path, tmp_path: Path) -> None:
     """What an option says arrives as it is: Compose replaces nothing in it."""
-    from images.launch.command import launch_text
-
     words = [
         "--backend=cpu",
         "--as=compose",
