@@ -19,7 +19,6 @@ from train.policy import policy_for, set_environment
 from train.stop import Stopped
 
 T = TypeVar("T")
-"""For an environment without build-info.json."""
 NEEDED = {"RANK": True, "LOCAL_RANK": True, "MASTER_ADDR": False, "MASTER_PORT": True}
 """Variable of torchrun's -> whether it is a number."""
 PATIENCE = timedelta(days=7)
@@ -165,7 +164,7 @@ def first_of_node_first(work: Callable[[], T]) -> T:
 
 
 def require_same(found: dict[str, Any]) -> None:
-    """UserError (exit 69) where another rank has another value of a name: a step of one run is one precision."""
+    """UserError (exit 69) where ranks differ in a value: all take part in one step."""
     ranks = gather(found)
     wrong = [
         f"rank {number}: {name} is {other[name]}, on rank 0 it is {value}"
@@ -174,9 +173,7 @@ def require_same(found: dict[str, Any]) -> None:
         if other[name] != value
     ]
     if wrong:
-        hint = (
-            "ask for what all devices can (--set NAME=VALUE), or leave the odd one out; train verify --device"
-        )
+        hint = "--set NAME=VALUE asks for what all can; train verify --device looks at the devices"
         raise UserError("\n".join(wrong), hint, EXIT_UNAVAILABLE)
 
 
