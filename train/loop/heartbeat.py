@@ -1,6 +1,6 @@
 """A run's sign of life: a small file with phase, step and time; and the health check that reads it.
 
-Standard library only: the check runs every minute, beside a training that needs the machine.
+Standard library only, and little of it: the check runs every minute beside a training that needs the machine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,16 @@ WIDTH = 256
 """Bytes of the file, always: one write replaces it whole."""
 
 
-@dataclass
 class Heartbeat:
     """The heartbeat of this process. Without `running` around it nothing is written."""
 
-    path: Path | None = None
-    descriptor: int | None = None
-    started: int | None = None
-    phase: str = ""
-    step: int = 0
-    written: float = 0.0
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.descriptor: int | None = None
+        self.started: int | None = None
+        self.phase = ""
+        self.step = 0
+        self.written = 0.0
 
     @contextlib.contextmanager
     def running(self, places: Sequence[str] = PLACES) -> Iterator[list[str]]:
