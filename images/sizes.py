@@ -115,6 +115,14 @@ def compute(spec: BackendSpec, architecture: Architecture) -> Sizes:
     )
 
 
+def compute_unmeasured(spec: BackendSpec, folder: Path = SIZES) -> list[Sizes]:
+    """Return the computed sizes of each architecture whose image was not measured with today's lock."""
+    lock = require_fresh(spec)
+    known = [item for item in read_sizes(spec, folder) if item.how == "measured"]
+    measured = [item.architecture for item in known if item.lock_id == lock.lock_id]
+    return [compute(spec, machine) for machine in spec.architectures if machine not in measured]
+
+
 def write_sizes(sizes: Sizes, folder: Path = SIZES) -> Path:
     """Write one record; a later one of the same image and architecture replaces it."""
     path = folder / f"{sizes.image}-{sizes.architecture}.json"
