@@ -171,7 +171,7 @@ def run_sizes(given: list[str]) -> None:
     specs = selected(options)
     found = sizes.measure(specs[0], options.measure, options.place) if options.measure else []
     if options.compute:
-        found += [sizes.compute(specs[0], architecture) for architecture in specs[0].architectures]
+        found += sizes.compute_unmeasured(specs[0])
     for item in found:
         sizes.write_sizes(item)
     if options.backend:

@@ -115,6 +115,14 @@ def compute(spec: BackendSpec, architecture: Architecture) -> Sizes:
     )
 
 
+def compute_unmeasured(spec: BackendSpec, folder: Path = SIZES) -> list[Sizes]:
+    """Return the computed sizes of each architecture whose image was not measured with today's lock."""
+    lock = require_fresh(spec)
+    known = [item for item in read_sizes(spec, folder) if item.how == "measured"]
+    measured = [item.architecture for item in known if item.lock_id == lock.lock_id]
+    return [compute(spec, machine) for machine in spec.architectures if machine not in measured]
+
+
 def write_sizes(sizes: Sizes, folder: Path = SIZES) -> Path:
     """Write one record; a later one of the same image and architecture replaces it."""
     path = folder / f"{sizes.image}-{sizes.architecture}.json"
@@ -157,15 +165,15 @@ def details(sizes: Sizes) -> str:
     """Return the layers of one image and the largest packages in them, in lines."""
     told = f"{sizes.how} on {sizes.date}: {sizes.place}"
     lines = [f"{sizes.image}, {sizes.architecture}, lock {sizes.lock_id}: {told}"]
-    lines += [f"  {'layer':<38} {'compressed':>12} {'unpacked':>12} {'files':>8}"] if sizes.layers else []
+    lines += [f"  {'layer':<40} {'compressed':>12} {'unpacked':>12} {'files':>8}"] if sizes.layers else []
     for layer in [*sizes.layers, *([_sum(sizes.layers)] if sizes.layers else [])]:
         figures = f"{_mb(layer.compressed_bytes):>12} {_mb(layer.unpacked_bytes):>12} {layer.files:>8}"
-        lines.append(f"  {layer.title:<38} {figures}")
+        lines.append(f"  {layer.title:<40} {figures}")
     whole, code = (sum(getattr(p, name) for p in sizes.packages) for name in ("bytes", "byte_code_bytes"))
     if sizes.layers:
         lines.append(f"  site-packages: {_mb(whole)}, of which byte code {_mb(code)}")
     for package in sizes.packages[:SHOWN_PACKAGES]:
-        lines.append(f"  {package.name:<38} {'':>12} {_mb(package.bytes):>12}")
+        lines.append(f"  {package.name:<40} {'':>12} {_mb(package.bytes):>12}")
     return "\n".join([*lines, *(f"  not counted, its size is unknown: {name}" for name in sizes.unknown)])
 
 
@@ -181,7 +189,9 @@ def _layers(layout: Path, manifest: dict[str, Any], titles: list[str]) -> tuple[
                 )
                 sizes[name] += size
                 code[name] += size if path.endswith(".pyc") else 0
-        title = titles[number] if number < len(titles) and titles[number] else "base image"
+        # A base's own steps have no title of ours; after the first titled one, WORKDIR makes a layer.
+        other = "other" if any(titles[:number]) else "base image"
+        title = titles[number] if number < len(titles) and titles[number] else other
         layers.append(Layer(title=title, compressed_bytes=item["size"], unpacked_bytes=unpacked, files=files))
     packages = [Package(name=n, bytes=size, byte_code_bytes=code[n]) for n, size in sizes.most_common()]
     return layers, packages

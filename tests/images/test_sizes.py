@@ -101,6 +101,24 @@ def test_a_wheel_of_a_local_version_is_told_to_be_unknown(monkeypatch: pytest.Mo
     assert "not counted, its size is unknown: torch 2.10.0+cpu" in sizes.details(found)
 
 
+def test_what_was_measured_is_not_replaced_by_a_computed_figure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(wheelsizes, "_pylock", lambda pins, python: "")
+    lock = read_lock("cpu")
+    assert lock
+    write_layout(tmp_path / "layout", [layer(FILES)], **labelled(lock.lock_id))
+    (measured,) = sizes.measure(SPECS["cpu"], tmp_path / "layout", "x")
+    found = sizes.compute_unmeasured(SPECS["cpu"], tmp_path / "sizes")
+    assert [item.architecture for item in found] == ["x86_64", "aarch64"]
+    sizes.write_sizes(measured, tmp_path / "sizes")
+    found = sizes.compute_unmeasured(SPECS["cpu"], tmp_path / "sizes")
+    assert [item.architecture for item in found] == ["aarch64"]
+    # Of an older lock it counts no more.
+    sizes.write_sizes(measured.model_copy(update={"lock_id": "0" * 12}), tmp_path / "sizes")
+    assert len(sizes.compute_unmeasured(SPECS["cpu"], tmp_path / "sizes")) == 2
+
+
 def test_every_image_and_architecture_has_a_line_and_says_how_it_is_known() -> None:
     lines = sizes.table(SPECS.values()).splitlines()[1:]
     pairs = [(spec.image, machine) for spec in SPECS.values() for machine in spec.architectures]
