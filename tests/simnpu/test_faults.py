@@ -71,7 +71,7 @@ def test_without_a_solver_oft_inverts_by_products(
 def test_a_device_that_is_too_small_is_told_and_with_auto_batch_given_way_to(
     npu_train: Train, npu_arguments: Arguments, tmp_path: Path
 ) -> None:
-    """A device that lacks two fifths of what the run takes, which are those of a forward of sixteen samples."""
+    """It lacks two fifths of what the run takes, and a forward of sixteen samples takes more than that."""
     fields = {"per_device_train_batch_size": 16, "precision": "fp32"}
     succeeded(npu_train(*npu_arguments("lora", "whole", **fields)))
     results = manifest(tmp_path / "whole")["results"]
