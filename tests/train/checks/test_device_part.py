@@ -109,7 +109,7 @@ def test_a_loss_curve_that_leaves_the_cpu_s_fails_and_so_does_a_run_that_ends(
         right = [6.0, 5.0, 4.0]
         wrong = [6.0, 5.0, 4.3]
         return training.Curve(
-            wrong if device == "npu" else right, "fp16" if precision == "auto" else precision
+            wrong if device == "cuda" else right, "fp16" if precision == "auto" else precision
         )
 
     monkeypatch.setattr(training, "curve", curve)
