@@ -54,6 +54,7 @@ def test_the_cpu_is_the_reference_and_is_skipped(build: Callable[..., BuildInfo]
         assert "the cpu needs no check of its own" in report.results[0].detail
 
 
+@pytest.mark.slow
 def test_a_sound_device_passes_the_numeric_checks(
     build: Callable[..., BuildInfo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
