@@ -10,11 +10,14 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
 from importlib import metadata
 from pathlib import Path
+
+import cuda_libraries
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,8 +38,14 @@ SETS = {
         "tokenizers": "0.22.2",
         "datasets": "4.8.5",
     },
+    "H": {"torch": "2.7.1"},
+    "A10": {"torch": "2.10.0"},
 }
-"""A, the newest consistent one, is what the locks hold. B is what most NPU reports use, C the last 4.x."""
+"""A, the newest consistent one, is what the locks hold. B is what most NPU reports use, C the last 4.x. H and
+A10 are A with the torch of other backends; the registry has CUDA builds of it, which do here without their
+libraries."""
+BEYOND_CPU = re.compile(r"^torch \S+ requires (nvidia|cuda|triton)")
+"""What pip check misses of such a build."""
 SHOWN = ("torch", "transformers", "peft", "accelerate", "huggingface_hub", "tokenizers", "datasets", "numpy")
 
 
@@ -65,7 +74,10 @@ def layer(folder: Path, below: Path, with_pip: bool = True) -> None:
 
 
 def make(folder: Path, pins: dict[str, str]) -> None:
-    """The environment of a set, unless it is there already; NotMade where a pin does not hold in it."""
+    """The environment of a set, unless it is there already; NotMade where a pin does not hold in it.
+
+    A torch comes without the libraries of its devices: stand-ins take their places.
+    """
     below = site_packages(Path(sys.prefix))
     lines = [f"{name}=={version}" for name, version in pins.items()]
     installed = sorted(f"{found.name} {found.version}" for found in metadata.distributions(path=[str(below)]))
@@ -75,10 +87,14 @@ def make(folder: Path, pins: dict[str, str]) -> None:
         return
     layer(folder, below)
     pip = [str(python_of(folder)), "-m", "pip", "--disable-pip-version-check"]
-    for command in ([*pip, "install", "-q", *lines], [*pip, "check"]):
+    alone = ["--no-deps"] if "torch" in pins else []
+    for command in ([*pip, "install", "-q", *alone, *lines], [*pip, "check"]):
         done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
-            raise NotMade(f"pip {command[4]}: {(done.stdout + done.stderr).strip()}")
+        told = (done.stdout + done.stderr).strip().splitlines()
+        if done.returncode and not (alone and all(BEYOND_CPU.match(line) for line in told)):
+            raise NotMade(f"pip {command[4]}: {' '.join(told)}")
+    if alone:
+        cuda_libraries.make(site_packages(folder) / "torch" / "lib")
     found = versions(folder, list(pins))
     wrong = [f"{name} is {found[name]}, not {pins[name]}" for name in pins if found[name] != pins[name]]
     if wrong:
@@ -121,7 +137,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         description=__doc__, usage="%(prog)s [--folder DIR] SET... -- PYTEST-ARGS..."
     )
-    parser.add_argument("sets", nargs="+", choices=sorted(SETS), metavar="SET", help="B or C")
+    parser.add_argument("sets", nargs="+", choices=sorted(SETS), metavar="SET", help="B, C, H or A10")
     parser.add_argument("--folder", type=Path, default=Path(sys.prefix) / "sets", help="of the environments")
     return parser.parse_args(arguments[:border]), arguments[border + 1 :]
 

@@ -64,7 +64,7 @@ def read(path: Path) -> dict[str, Outcome]:
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
         for name, values in json.loads(path.read_text(encoding="utf-8")).items():
             if values.keys() == known and isinstance(values["passed"], bool):
-                found[name] = Outcome(**values)
+                found[name] = Outcome(**values | {"kept": True})
     return found
 
 

@@ -23,7 +23,8 @@ device is below 1e-5; products of ten bits (TF32 and its like) are at 5e-4, and 
 @dataclass(frozen=True)
 class Outcome:
     """One probe of one candidate. figures: distances by what was compared, each below `allowed` if it passed;
-    a figure that is no number is text. fault: the words of an exception, empty where there was none.
+    a figure that is no number is text. fault: the words of an exception, empty where there was none. kept:
+    measured by an earlier run.
     """
 
     probe: str
@@ -32,6 +33,7 @@ class Outcome:
     allowed: float | None = None
     fault: str = ""
     seconds: float = 0.0
+    kept: bool = False
 
     def words(self) -> str:
         """The figures for a reader."""

@@ -54,6 +54,7 @@ def test_the_cpu_is_the_reference_and_is_skipped(build: Callable[..., BuildInfo]
         assert "the cpu needs no check of its own" in report.results[0].detail
 
 
+@pytest.mark.slow
 def test_a_sound_device_passes_the_numeric_checks(
     build: Callable[..., BuildInfo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +110,7 @@ def test_a_loss_curve_that_leaves_the_cpu_s_fails_and_so_does_a_run_that_ends(
         right = [6.0, 5.0, 4.0]
         wrong = [6.0, 5.0, 4.3]
         return training.Curve(
-            wrong if device == "npu" else right, "fp16" if precision == "auto" else precision
+            wrong if device == "cuda" else right, "fp16" if precision == "auto" else precision
         )
 
     monkeypatch.setattr(training, "curve", curve)
