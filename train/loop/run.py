@@ -98,8 +98,8 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
         resume.restore_adapter(model, start)
     kept = (start.step, start.content["num_metrics"]) if start else (0, 0)
     is_first = processes.is_first()
-    lines = MetricsFile(config.output / "metrics.jsonl", *kept, is_written=is_first)
-    with contextlib.closing(lines) as metrics:
+    place = config.output / "metrics.jsonl"
+    with contextlib.closing(MetricsFile(place, kept[0], kept[1], is_written=is_first)) as metrics:
         if config.tensorboard and is_first:
             metrics.mirror = EventFile(config.output / "tensorboard", metrics.lines).add
         gradients = health.GradientCheck(parameters)
