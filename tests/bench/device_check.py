@@ -69,9 +69,9 @@ def check(options: argparse.Namespace, device: str, folder: Path) -> dict[str, A
     report: dict[str, Any] = {"dry": options.dry, "device": _describe(device), "versions": _versions()}
     report |= {"from_wheels": taken, "parts": {}}
     for name, (_, limit) in PARTS.items():
-        left = ends - time.monotonic()
         started = time.monotonic()
-        report["parts"][name] = found = _child(options, name, site if taken else None, min(limit, left))
+        allowed = min(limit * (3 if options.dry else 1), ends - started)  # a dry machine may be a slow one
+        report["parts"][name] = found = _child(options, name, site if taken else None, allowed)
         found["seconds"] = round(time.monotonic() - started, 1)
         print(f"{name}: {found['status']} ({found['seconds']} s)", file=sys.stderr, flush=True)
         if options.output:

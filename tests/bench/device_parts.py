@@ -31,12 +31,12 @@ def rotations(place: Place) -> dict[str, Any]:
     draw = torch.Generator().manual_seed(0)
     vectors = (torch.randn(blocks, block * (block - 1) // 2, generator=draw) * 0.01).to(place.device)
     found: dict[str, Any] = {"blocks": blocks, "block_size": block}
-    wanted = cayley.exact(cayley.skew_matrices(vectors.double().cpu(), block))
+    double = cayley.skew_matrices(vectors.double().cpu(), block)
     for name, function in (("exact", cayley.exact), ("series", lambda skew: cayley.series(skew, 5))):
         made = function(cayley.skew_matrices(vectors, block))
         found[name] = {
             "orthogonality_error": float(cayley.orthogonality_error(made)),
-            "from_double": float((made.double().cpu() - wanted).abs().max()),
+            "from_double": float((made.double().cpu() - function(double)).abs().max()),
             "seconds": per_call(place, lambda run=function: run(cayley.skew_matrices(vectors, block))),
         }
     if found["exact"]["orthogonality_error"] > 1e-4:
@@ -68,8 +68,8 @@ def loss(place: Place) -> dict[str, Any]:
         with place.autocast():
             value = function(leaf)
         value.backward()
-        values[name], gradients[name] = float(value), leaf.grad
-        found[name] = {"peak_memory_bytes": place.peak_bytes(), "loss": float(value) / rows}
+        values[name], gradients[name] = float(value.detach()), leaf.grad
+        found[name] = {"peak_memory_bytes": place.peak_bytes(), "loss": values[name] / rows}
         found[name]["seconds"] = per_call(place, lambda run=function: run(hidden.clone().requires_grad_()))
     apart = (gradients["isotune"] - gradients["plain"]).abs().max() / gradients["plain"].abs().max()
     found["gradients_apart"] = float(apart)

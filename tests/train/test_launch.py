@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.train.checks.build_infos import build_content
 from train import launch
 from train.config import RunConfig
 from train.errors import EXIT_TRAINING, EXIT_UNAVAILABLE, EXIT_USAGE, UserError
@@ -67,6 +69,17 @@ def test_more_processes_than_devices_are_refused_with_both_numbers(
     with pytest.raises(UserError, match="--nproc 3: there are 2 CPU cores") as caught:
         launch.plan(config(), "3", {})
     assert caught.value.exit_code == EXIT_UNAVAILABLE
+
+
+def test_the_image_s_own_variable_says_which_devices_are_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    content = build_content(visible_devices_variable="VISIBLE_ONES")
+    (tmp_path / "build-info.json").write_text(json.dumps(content), encoding="utf-8")
+    monkeypatch.setenv("ISOTUNE_BUILD_INFO", str(tmp_path / "build-info.json"))
+    monkeypatch.setattr(launch, "_num_devices", lambda device_type: 1)
+    with pytest.raises(UserError, match="there are 1 CPU cores, VISIBLE_ONES is 3"):
+        launch.plan(config(), "2", {"VISIBLE_ONES": "3"})
 
 
 def test_one_process_needs_no_torchrun_unless_there_are_other_machines() -> None:

@@ -15,7 +15,7 @@ from tests.train.loop.conftest import cut_back, exact, go, read, step_lines
 from tests.train.loop.started import ended, start
 from train.errors import EXIT_CONFIG, UserError
 
-FIGURES = ("loss", "grad_norm", "num_tokens", "num_target_tokens", "learning_rate", "epoch")
+FIGURES = {"loss", "grad_norm", "num_tokens", "num_target_tokens", "learning_rate", "epoch"}
 
 
 @pytest.fixture
@@ -32,8 +32,9 @@ def weights(output: Path) -> dict[str, torch.Tensor]:
 def require_same_training(ours: Path, wanted: Path) -> None:
     """The same steps to 1e-6, and the same adapter."""
     for line, other in zip(step_lines(ours), step_lines(wanted), strict=True):
-        for name in FIGURES:
-            assert line.get(name) == pytest.approx(other.get(name), rel=1e-6, abs=1e-6), name
+        assert line.keys() == other.keys()
+        for name in other.keys() & FIGURES:
+            assert line[name] == pytest.approx(other[name], rel=1e-6, abs=1e-6), name
     found, other_weights = weights(ours), weights(wanted)
     assert found.keys() == other_weights.keys()
     for name, tensor in found.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.train.checks.build_infos import build_content
 from tests.train.loop.conftest import read
 from tests.train.loop.started import ended, fault, ranks_of, read_until, start
 from train.errors import EXIT_DATA, EXIT_TRAINING
@@ -56,10 +58,16 @@ def test_out_of_memory_on_one_rank_stops_all_and_says_which(recipe: dict[str, An
 def test_a_fault_of_ours_on_one_rank_shows_its_traceback_once_with_the_rank(
     recipe: dict[str, Any], tmp_path: Path
 ) -> None:
-    act = "import sys; print('the last words', file=sys.stderr); raise KeyError('broken here')"
-    code, _, errors = ended(start(recipe, PYTHONPATH=fault(tmp_path / "patch", act)))
+    """Its last words are what the image's policy wants in the environment of processes that talk."""
+    policy = {"precision": ["fp32"], "attention": ["sdpa"], "pinned_memory": False, "process_group": "gloo"}
+    content = build_content(device_policy=policy | {"environment": {"OP_TIMEOUT": "120"}})
+    image = tmp_path / "build-info.json"
+    image.write_text(json.dumps(content), encoding="utf-8")
+    act = "print(os.environ['OP_TIMEOUT'], file=sys.stderr); raise KeyError('broken here')"
+    patched = fault(tmp_path / "patch", act)
+    code, _, errors = ended(start(recipe, PYTHONPATH=patched, ISOTUNE_BUILD_INFO=str(image)))
     assert code == 1
-    assert "rank 1: the last words" in errors.splitlines()
+    assert "rank 1: 120" in errors.splitlines()
     assert errors.count("Traceback") == 1
     assert errors.splitlines()[-1] == "rank 1: KeyError: 'broken here'"
 
