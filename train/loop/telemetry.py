@@ -59,8 +59,13 @@ class Telemetry(TrainerCallback):
         self.thread = threading.Thread(target=self._watch, name="telemetry", daemon=True)
 
     def __enter__(self) -> Telemetry:
-        if self.telemetry["tools"] and self.seconds:
+        if not self.telemetry["tools"] or not self.seconds:
+            return self
+        names = dict.fromkeys(tool["command"].split()[0] for tool in self.telemetry["tools"])
+        if any(map(self.root.tool, names)):
             self.thread.start()
+        elif ("no_telemetry", "note") not in self.findings.found:  # a run that goes on has it already
+            self.findings.add(_absent(0, f"{' and '.join(names)} not here"))
         return self
 
     def __exit__(
@@ -92,8 +97,6 @@ class Telemetry(TrainerCallback):
     def take(self, reading: Reading) -> None:
         """Write a sample, or note why there is none."""
         if not reading.cards:
-            if reading.is_absent:
-                self.num_faults = FAULTS_IN_A_ROW
             self._fault(reading.fault)
             return
         self.num_faults = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,9 +21,12 @@ from fake_roots import (
     whole_host,
 )
 
+from train.checks.doctor import doctor
 from train.checks.host.examine import examine
 from train.checks.host.finding import FAILED, MISSING, UNKNOWN
 from train.checks.host.root import Root
+from train.errors import UserError
+from train.image import VARIABLE
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 VERSIONS = {"ascend": "25.5.2", "hygon": "6.3.30-V1.4.1a", "cuda": "580.65.06"}
@@ -125,10 +129,12 @@ def test_json_holds_the_same_for_programs(tmp_path: Path, train_command: Command
     assert {"kind", "name", "status", "detail", "cure", "needed"} == set(report["seen"][0])
 
 
-def test_without_a_build_info_nothing_is_guessed(train_command: Command) -> None:
-    done = train_command("doctor")
-    assert done.returncode == 78
-    assert "error: doctor: there is no build-info.json" in done.stderr
+def test_without_a_build_info_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(UserError, match="doctor: there is no build-info.json") as caught:
+        doctor(tmp_path)
+    assert caught.value.exit_code == 78
 
 
 def test_a_build_info_of_before_is_refused_with_the_cure(tmp_path: Path, train_command: Command) -> None:

@@ -103,13 +103,16 @@ def test_a_tool_that_fails_is_one_note_with_the_reason(tmp_path: Path, script: s
     assert metrics.path.read_text("utf-8") == ""
 
 
-def test_an_absent_tool_is_one_note(
-    short: Recipe, with_tool: Callable[..., None], without_drawing: None
-) -> None:
-    with_tool("exit 0", name="another")
-    go(short, telemetry_seconds=0.01)
-    (note,) = [one for one in finding_lines(short["output"]) if one["name"] == "no_telemetry"]
-    assert (note["level"], note["seen"].endswith("hy-smi and rocm-smi not here")) == ("note", True)
+def test_an_absent_tool_is_one_note_before_the_first_step(tmp_path: Path) -> None:
+    """Once, and the same whenever the run goes on: interrupted runs equal whole ones."""
+    telemetry, metrics = made(tmp_path)
+    for _ in range(2):
+        with telemetry:
+            assert not telemetry.thread.is_alive()
+    (note,) = telemetry.findings.as_list()
+    assert (note["name"], note["level"], note["step"], note["times"]) == ("no_telemetry", "note", 0, 1)
+    assert note["seen"].endswith("npu-smi not here")
+    assert len(metrics.path.read_text("utf-8").splitlines()) == 1
 
 
 def test_zero_seconds_are_none(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from train.checks.host.needs import Needs, read_needs
 from train.checks.host.nodes import look_at_libraries, look_at_mounts, look_at_nodes
 from train.checks.host.root import Root
 from train.checks.report import CheckFailed, Skipped
+from train.errors import UserError
 from train.image import BuildInfo
 
 
@@ -51,7 +52,10 @@ def driver_is_in_range(image: BuildInfo | None, root: Root | None = None) -> str
 def _needs(image: BuildInfo | None, root: Root | None) -> tuple[Needs, Root]:
     if image is None:
         raise Skipped("there is no build-info.json: what this environment needs of its host is not known")
-    needs = read_needs(image)
+    try:
+        needs = read_needs(image)
+    except UserError as fault:
+        raise Skipped(f"{fault.message}; {fault.hint}") from None
     if not needs.has_device:
         raise Skipped("no device: the cpu needs nothing of its host")
     return needs, root or Root(tool_folders=needs.tool_folders)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,13 @@ def test_a_driver_passes_fails_or_is_skipped_as_unknown(
     with pytest.raises(outcome) as caught:
         driver_is_in_range(build_info_of("cuda13"), root)
     assert ("unknown" if outcome is Skipped else "older than 580") in str(caught.value)
+
+
+def test_a_build_info_of_before_is_skipped_with_the_cure(tmp_path: Path) -> None:
+    image = build_info_of("cuda")
+    old = {name: value for name, value in image.content.items() if name != "driver"}
+    with pytest.raises(Skipped, match="says nothing of its host.*rebuild the image"):
+        driver_is_in_range(replace(image, content=old), Root(tmp_path))
 
 
 def test_the_cpu_and_an_environment_without_build_info_are_skipped(tmp_path: Path) -> None:
