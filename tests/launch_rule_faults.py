@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from launch_faults import RULES, Broken, container, job, last, mount, pod, policy, service, set_env, volume
+from tests.launch_faults import (
+    RULES,
+    Broken,
+    container,
+    job,
+    last,
+    mount,
+    pod,
+    policy,
+    service,
+    set_env,
+    volume,
+)
 
 CARDS = "nvidia.com/gpu"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,7 @@ from typing import Any
 import pytest
 from launched import launch_text
 
-TESTS = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(TESTS))
-import launch_checks  # noqa: E402
+from tests import launch_checks
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 VOLUME, USER = "isotune-test-launch", "1000:1000"

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
+from images.launch.examples import EXAMPLES
 from images.launch.rules import RULES, check_manifest
+from tests.launch_faults import Broken
+from tests.launch_rule_faults import BY_RULES
 
-TESTS = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(TESTS))
-from launch_faults import Broken  # noqa: E402
-from launch_rule_faults import BY_RULES  # noqa: E402
-
-EXAMPLES = sorted((TESTS.parent / "compose" / "rendered").rglob("*.yaml"))
+FILES = sorted(EXAMPLES.rglob("*.yaml"))
 
 
 def test_every_image_has_an_example_of_every_shape() -> None:
-    assert len(EXAMPLES) == 7 * 6
+    assert len(FILES) == 7 * 6
 
 
 def test_no_rule_finds_anything_in_the_examples() -> None:
-    found = [
-        fault for path in EXAMPLES for fault in check_manifest(path.name, path.read_text(encoding="utf-8"))
-    ]
+    found = [fault for path in FILES for fault in check_manifest(path.name, path.read_text(encoding="utf-8"))]
     assert found == []
 
 
@@ -46,7 +39,7 @@ def test_what_is_no_manifest_is_told() -> None:
 
 def test_a_finding_names_its_line() -> None:
     text = (
-        (EXAMPLES[0].parent / "job.yaml")
+        (FILES[0].parent / "job.yaml")
         .read_text(encoding="utf-8")
         .replace("privileged: false", "privileged: true")
     )

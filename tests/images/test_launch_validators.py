@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from launched import launch_text, places
 
 from images.launch.options import SHAPES
-
-TESTS = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(TESTS))
-import launch_checks  # noqa: E402
-from launch_faults import BY_OTHERS, COMPOSE, KUBERNETES, TRAINER, YAMLLINT  # noqa: E402
+from tests import launch_checks
+from tests.launch_faults import BY_OTHERS, COMPOSE, KUBERNETES, TRAINER, YAMLLINT
 
 pytestmark = pytest.mark.slow
 CHECKS = {
