@@ -93,14 +93,18 @@ def bars(figures: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def on_the_device(arguments: list[str]) -> dict[str, Any]:
-    """What this script measures in a process that has the simulated NPU."""
+def on_the_device(layers: list[int], latency: float) -> dict[int, dict[str, dict[str, Any]]]:
+    """Number of layers -> variant -> figures, measured in one process that has the simulated NPU.
+
+    latency: in microseconds.
+    """
     from tests.simnpu import compiled
 
     environment = compiled.environment(compiled.build())
-    command = [sys.executable, str(Path(__file__).resolve()), INSIDE, *arguments]
+    wanted = [f"{INSIDE}={count}" for count in layers]
+    command = [sys.executable, str(Path(__file__).resolve()), *wanted, f"--latency={latency}"]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    return json.loads(done.stdout)
+    return {int(count): figures for count, figures in json.loads(done.stdout).items()}
 
 
 def main(arguments: list[str]) -> int:
@@ -111,13 +115,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--layers", type=int, default=SMALL["num_hidden_layers"])
     parser.add_argument("--latency", type=float, default=20.0, help="microseconds; 0: count alone")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(INSIDE, type=int, action="append", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.inside:
         latency = options.latency * 1e-6
-        print(json.dumps({variant: measure(variant, options.layers, latency) for variant in VARIANTS}))
+        found = {
+            count: {variant: measure(variant, count, latency) for variant in VARIANTS}
+            for count in options.inside
+        }
+        print(json.dumps(found))
         return 0
-    figures = on_the_device([f"--layers={options.layers}", f"--latency={options.latency}"])
+    figures = on_the_device([options.layers], options.latency)[options.layers]
     held = bars(figures)
     if options.json:
         print(

@@ -17,16 +17,24 @@ def figures() -> dict[int, dict[str, dict[str, Any]]]:
         compiled.build()
     except compiled.NoCompiler as fault:
         pytest.skip(str(fault))
-    counted = ["--latency=0"]
-    return {layers: simulated_launches.on_the_device([f"--layers={layers}", *counted]) for layers in (1, 2)}
+    return simulated_launches.on_the_device([1, 2], latency=0)
 
 
 def per_layer(figures: dict[int, dict[str, dict[str, Any]]], variant: str) -> int:
     return figures[2][variant]["launches"] - figures[1][variant]["launches"]
 
 
-@pytest.mark.parametrize(("variant", "due"), [("LoRA", 39), ("OFT exact", 23), ("OFT series", 23)])
+@pytest.mark.parametrize(
+    ("variant", "due"),
+    [("LoRA", 53), ("OFT exact", 26), ("OFT series", 26)],
+)
 def test_a_layer_with_an_adapter_launches_so_many_kernels_more_than_without(
     figures: dict[int, dict[str, dict[str, Any]]], variant: str, due: int
 ) -> None:
     assert per_layer(figures, variant) - per_layer(figures, "bare") == due
+
+
+def test_the_bars_hold_from_one_layer_on(figures: dict[int, dict[str, dict[str, Any]]]) -> None:
+    for counts in figures.values():
+        bars = simulated_launches.bars(counts)
+        assert {name: bar["value"] for name, bar in bars.items() if not bar["ok"]} == {}
