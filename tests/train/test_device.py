@@ -28,7 +28,10 @@ def cpu_as(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bui
 
     def make(name: str, **policy: Any) -> BuildInfo:
         content = json.loads((ROOT / "images" / "rendered" / name / "build-info.json").read_text())
-        content |= {"device_type": "cpu", "torch": {"version": torch.__version__, "cuda": None, "hip": None}}
+        content |= {
+            "device_type": "cpu",
+            "torch": {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip},
+        }
         content["device_policy"] |= policy
         path = tmp_path / "build-info.json"
         path.write_text(json.dumps(content))
@@ -201,6 +204,7 @@ def test_an_image_for_a_device_that_torch_does_not_find_ends_with_the_cure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(ROOT / "images" / "rendered" / "ascend" / "build-info.json"))
+    monkeypatch.setattr(torch.version, "cuda", None)  # as in that image
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "9")
     monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     with pytest.raises(UserError) as caught:

@@ -122,7 +122,7 @@ def test_writes_that_leave_no_trace_are_seen_wherever_the_model_is_entered(place
         write_data(model)
         results.append(call(model))
         assert (results[-1] - before).abs().max() > 1e-3
-    assert (results[0] - results[1]).abs().max() < 1e-6
+    assert (results[0] - results[1]).abs().max() < 5e-6
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, ValueError])
@@ -140,7 +140,7 @@ def test_an_interrupted_call_leaves_nothing_stale_behind(fault: type[BaseExcepti
         handle.remove()
         write_data(model)
         results.append(logits_of(model))
-    assert (results[0] - results[1]).abs().max() < 1e-6
+    assert (results[0] - results[1]).abs().max() < 5e-6
 
 
 def test_a_failed_call_holds_no_tensor() -> None:
