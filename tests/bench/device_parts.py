@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,15 +16,27 @@ from device_steps import BATCH, TINY, VARIANTS, WHOLE, WIDE, Place, Skipped, per
 
 
 def verify(place: Place) -> dict[str, Any]:
-    """`train verify --device`."""
+    """`train verify --device`, as an image for this kind of device would have it."""
     from train.checks.verify import verify as run_checks
+    from train.device import PLAIN_POLICY
+    from train.image import SCHEMA, VARIABLE
 
+    build = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+    empty: dict[str, Any] = {"packages": {}, "provided": {}, "plugin": None, "refused_packages": []}
+    policy = PLAIN_POLICY[place.device]
+    content = {"schema": SCHEMA, "backend": "no image", "device_type": place.device, "torch": build}
+    content |= empty | {"import_at_build": True, "device_policy": policy}
     said = io.StringIO()
-    report = run_checks({"build": place.is_dry, "device": True} if place.is_dry else {"device": True}, said)
-    content = report.as_dict()
-    if report.exit_code:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "build-info.json"
+        path.write_text(json.dumps(content), encoding="utf-8")
+        os.environ.setdefault(VARIABLE, str(path))
+        report = run_checks({"device": True}, said).as_dict()
+    if report["failed"]:
         raise RuntimeError(said.getvalue())
-    return {"report": content}
+    if report["status"] == "skipped":
+        raise Skipped(said.getvalue())
+    return {"report": report}
 
 
 def rotations(place: Place) -> dict[str, Any]:

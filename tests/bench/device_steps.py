@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
+import importlib
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -121,7 +122,7 @@ def stepper(
 
 def require(module: str, why: str) -> None:
     """`Skipped` where a module is not installed, or does not import here."""
-    if importlib.util.find_spec(module) is None:
+    if find_spec(module) is None:
         raise Skipped(f"{module} is not installed: {why}")
     try:
         importlib.import_module(module)

@@ -31,9 +31,9 @@ def dry(*arguments: Any, **environment: str) -> tuple[int, dict[str, Any], str]:
 @pytest.mark.slow
 def test_dry_every_part_runs_to_its_end(tmp_path: Path) -> None:
     code, report, errors = dry("--output", tmp_path / "report.json")
-    assert {name: part["status"] for name, part in report["parts"].items()} == dict.fromkeys(
-        device_parts.PARTS, "passed"
-    ), report
+    statuses = {name: part["status"] for name, part in report["parts"].items()}
+    assert statuses.pop("verify") in ("passed", "skipped")  # the CPU may have nothing that is verified
+    assert statuses == dict.fromkeys(device_parts.PARTS.keys() - {"verify"}, "passed"), report
     assert code == 0
     assert json.loads((tmp_path / "report.json").read_text()) == report
     for part in report["parts"].values():
@@ -44,11 +44,11 @@ def test_dry_every_part_runs_to_its_end(tmp_path: Path) -> None:
     assert len(errors.splitlines()) == len(device_parts.PARTS)
 
 
-def test_without_peft_its_comparisons_are_skipped_and_a_hung_part_is_recorded(
+def test_without_peft_what_needs_it_is_skipped_and_the_bare_model_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place = device_steps.Place("cpu", True, 0.0)
-    monkeypatch.setattr(device_steps.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(device_steps, "find_spec", lambda name: None)
     with pytest.raises(device_steps.Skipped, match="peft is not installed"):
         device_steps.stepper(place, device_steps.TINY, "PEFT LoRA", False)
     step, tokens = device_steps.stepper(place, device_steps.TINY, "bare", False)
