@@ -22,14 +22,14 @@ COMMANDS = {
         "build_commands.run_reproduce",
         "build twice without a cache, compare digests, explain any difference",
     ),
-    "launch": (
-        "launch.command.run_launch",
-        "print a ready file for compose, Kubernetes, Trainer or Volcano",
-    ),
     "matrix": ("commands.run_matrix", "what goes with what, and what was shown to work"),
     "build-info": (
         "commands.run_build_info",
         "describe a virtual environment that was made from a lock",
+    ),
+    "launch": (
+        "launch.command.run_launch",
+        "print a ready file for compose, Kubernetes, Trainer or Volcano",
     ),
 }
 

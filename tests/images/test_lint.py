@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from build_command import ROOT, BuildCommand
 
+from images.launch.rules import RULES as MANIFEST_RULES
 from images.lint import RULES, lint
 from images.lint_locks import check_lock, check_requirements, check_stack
 from images.lint_rendered import check_constraints, check_dockerfile, check_script
@@ -153,8 +154,9 @@ def test_a_script_is_read_as_commands() -> None:
 
 
 def test_every_rule_was_seen_to_fail() -> None:
+    """Those on manifests in test_launch_rules.py."""
     broken = {rule for rule, _, _ in BAD_DOCKERFILES + BAD_REQUIREMENTS} | {"one-source", "frozen"}
-    assert broken == set(RULES)
+    assert broken == set(RULES) - set(MANIFEST_RULES)
 
 
 SPEC_CHANGES = [
