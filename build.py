@@ -22,10 +22,6 @@ COMMANDS = {
         "build_commands.run_reproduce",
         "build twice without a cache, compare digests, explain any difference",
     ),
-    "launch": (
-        "launch.command.run_launch",
-        "print a ready file for compose, Kubernetes, Trainer or Volcano",
-    ),
     "verify": (
         "inventory_commands.run_verify",
         "run an image's own verification on this host",
@@ -39,6 +35,10 @@ COMMANDS = {
     "build-info": (
         "commands.run_build_info",
         "describe a virtual environment that was made from a lock",
+    ),
+    "launch": (
+        "launch.command.run_launch",
+        "print a ready file for compose, Kubernetes, Trainer or Volcano",
     ),
 }
 

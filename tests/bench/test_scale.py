@@ -34,13 +34,14 @@ def step_bytes(rank: int, meeting: str, processes: int, adapter: str, folder: st
     dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=processes)
     model = make_model(VARIANTS[adapter], SIZES, rank=scale.SIZES["lora"], block=scale.SIZES["oft"])
     parallel, ids = DistributedDataParallel(model), make_ids(SIZES, 16)
-    for number in range(2 + STEPS):
-        if number == 2:
-            dist.barrier()
-            before = written()
+    sent = []
+    for _ in range(2 + STEPS):
+        dist.barrier()
+        before = written()
         parallel(input_ids=ids, labels=ids).loss.backward()
-    sent = written() - before
-    Path(folder, str(rank)).write_text(json.dumps(sent / STEPS), encoding="utf-8")
+        sent.append(written() - before)
+    # The least of them: a process writes files too, now and then.
+    Path(folder, str(rank)).write_text(json.dumps(min(sent[2:])), encoding="utf-8")
     dist.destroy_process_group()
 
 
