@@ -9,7 +9,7 @@ import pytest
 import yaml
 from build_command import ROOT
 
-from images import lock, lockfile
+from images import lock, lockfile, pins
 from images.pins import parse_requirements
 from images.specfile import load_specs
 
@@ -45,7 +45,7 @@ def test_all_images_have_one_python_stack() -> None:
     ]
     stack = [line.partition("==") for line in lockfile.stack_lines() if "==" in line]
     assert len(stack) > 5
-    assert {name: versions[lockfile.normalise(name)] for name, _, _ in stack} == {
+    assert {name: versions[pins.normalise(name)] for name, _, _ in stack} == {
         name: {version} for name, _, version in stack
     }
 
