@@ -47,4 +47,5 @@ if [ $# -gt 0 ]; then exec "$VENV/bin/python" -m pytest "$@"; fi
 "$VENV/bin/mypy"
 "$VENV/bin/python" build.py render --check
 "$VENV/bin/python" build.py lint
+"$VENV/bin/python" tests/simnpu/compiled.py || say "no simulated NPU: its tests say why"
 exec "$VENV/bin/python" -m pytest -n "$WORKERS" --dist loadfile -m "not engine and not slow and not device and not peer"
