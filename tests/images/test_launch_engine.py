@@ -54,7 +54,8 @@ def compose(image: str, folder: str, tmp_path: Path) -> Iterator[Any]:
 
     def run(*words: str) -> list[str]:
         places = [f"--model={folder}/model", f"--data={folder}/rows.jsonl", f"--output={folder}/out"]
-        settings = ["--train=max_steps=6", "--train=num_generations=0", "--train=logging_steps=1"]
+        settings = ["--train=num_generations=0", "--train=logging_steps=1"]
+        settings += [] if any("max_steps" in word for word in words) else ["--train=max_steps=6"]
         words = (*places, *settings, f"--image={image}", "--shm=64m", "--scratch=512m", *words)
         file.write_text(launch_text(["--backend=cpu", "--as=compose", *words]), encoding="utf-8")
         return [str(program), "-f", str(file)]
