@@ -141,7 +141,7 @@ def test_a_run_on_a_host_of_two_devices_takes_one(
     [
         ({"SIMNPU_DEVICES": "0"}, "torch finds no npu device"),
         ({"ASCEND_RT_VISIBLE_DEVICES": "3"}, "ASCEND_RT_VISIBLE_DEVICES is '3'"),
-        ({"SIMNPU_LIBRARY": ""}, "libascend_hal.so: cannot open shared object file"),
+        ({"SIMNPU_LIBRARY": ""}, "libascend_hal.so: cannot be loaded here: the host's driver"),
     ],
 )
 def test_without_a_device_the_run_does_not_begin(
