@@ -196,13 +196,10 @@ def info_command(
 
 
 def _resolved(model: Path, allow_network: bool) -> Path:
-    """The folder of `--model`; before any heavy library is loaded, and these can be."""
-    from train.detect import require_torch
+    """The folder of `--model`; before any heavy library is loaded."""
     from train.hub import resolve
 
-    folder = resolve(model, allow_network)
-    require_torch()
-    return folder
+    return resolve(model, allow_network)
 
 
 def _lines(as_json: bool) -> IO[str]:

@@ -56,11 +56,7 @@ def require_own_torch(image: BuildInfo) -> None:
 def _require(device_type: str, reason: str, image: BuildInfo | None) -> None:
     if is_available(device_type):
         return
-    why = [
-        f"torch finds no {device_type} device, and {reason}",
-        *_signs(device_type, image),
-        *absent_libraries(image),
-    ]
+    why = [f"torch finds no {device_type} device, and {reason}", *_signs(device_type, image)]
     raise UserError(
         f"device: {'; '.join(why)}",
         "give the container the device (docker run --device, --gpus; train doctor says which), or "

@@ -212,7 +212,9 @@ def test_an_image_for_a_device_that_torch_does_not_find_ends_with_the_cure(
     assert caught.value.exit_code == EXIT_UNAVAILABLE
     assert caught.value.message == (
         "device: torch finds no npu device, and this image is built for Huawei Ascend (CANN); its plugin "
-        "torch_npu is not loaded (TORCH_DEVICE_BACKEND_AUTOLOAD=0); ASCEND_RT_VISIBLE_DEVICES is '9'"
+        "torch_npu is not loaded (TORCH_DEVICE_BACKEND_AUTOLOAD=0); libascend_hal.so: cannot be loaded here: "
+        "the host's driver: -v /usr/local/Ascend/driver/lib64:/usr/local/Ascend/driver/lib64:ro; "
+        "ASCEND_RT_VISIBLE_DEVICES is '9'"
     )
     assert "train doctor" in caught.value.hint
     assert choose(asked(device="cpu"), read_build_info()).device.value == "cpu"
@@ -231,12 +233,12 @@ def test_a_torch_that_needs_the_host_s_driver_ends_with_words_not_a_traceback(
 ) -> None:
     """As torch raises it where a plugin of its autoload finds no driver."""
     (tmp_path / "torch.py").write_text(
-        "try:\n    raise ImportError('libdriver.so: cannot open shared object file')\n"
+        "try:\n    raise ImportError('libdriver.so: version 7 is too old')\n"
         "except ImportError as fault:\n"
         "    raise RuntimeError('Failed to load the backend extension: x') from fault\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "torch")
-    with pytest.raises(UserError, match="backend extension: x; libdriver.so: cannot open") as caught:
+    with pytest.raises(UserError, match="backend extension: x; libdriver.so: version 7") as caught:
         detect.require_torch()
     assert caught.value.exit_code == EXIT_UNAVAILABLE

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from train import families
 from train.adapters.saved import load_adapter, read_adapter_config
 from train.data.template import ChatTemplate
+from train.detect import require_torch
 from train.device import DeviceChoices, choose
 from train.errors import UserError
 from train.image import read_build_info
@@ -71,6 +72,7 @@ def open_checkpoint(options: ModelOptions, lines: IO[str]) -> Opened:
     if faults:
         hints = "; ".join(fault.hint for fault in faults if fault.hint)
         raise UserError("\n".join(fault.message for fault in faults), hints, faults[0].exit_code)
+    require_torch()
     quiet_libraries()
     for note in families.notes(model_config):
         print(note, file=lines)
