@@ -103,7 +103,8 @@ def test_every_broken_file_of_evidence_is_named(tmp_path: Path) -> None:
 
 def test_committed_evidence_is_of_an_image_that_a_spec_makes() -> None:
     folder = ROOT / "images/evidence"
-    assert {path.parent.name for path in folder.glob("*/*.json")} <= set(load_specs())
+    assert {path.parent.name for path in folder.glob("*/*.json")} <= {*load_specs(), "sizes"}
+    assert {path.stem.rpartition("-")[0] for path in folder.glob("sizes/*.json")} <= set(load_specs())
 
 
 def test_the_rules_are_printed_with_their_sources(build_py: BuildCommand) -> None:
