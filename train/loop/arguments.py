@@ -42,7 +42,6 @@ def training_arguments(
         bf16=choices.precision.value == "bf16",
         fp16=choices.precision.value == "fp16",
         ddp_backend=choices.process_group.value,
-        ddp_broadcast_buffers=False,  # adapters' buffers are constants: equal on all ranks, and never sent
         dataloader_pin_memory=choices.pinned_memory.value,
         dataloader_num_workers=0,
         # An expert that no token was sent to has no gradient; looking for such tensors costs each step.
