@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from images import render
 from images.context import Revision, prepare, revision
-from images.errors import EXIT_CONFIG, UserError
+from images.errors import EXIT_CONFIG, EXIT_USAGE, UserError
 from images.inventory import write_inventory
 from images.lint import require_clean
 from images.lockfile import Lock, require_fresh
@@ -51,6 +51,8 @@ def build(spec: BackendSpec, options: BuildOptions) -> str:
 
     Raises UserError with the exit code of what stands in the way.
     """
+    if options.output and options.push:
+        raise UserError("--push: has no effect with --output", "leave one of them out", EXIT_USAGE)
     if options.render_only:
         _render(spec)
         return ""

@@ -60,8 +60,9 @@ def _of_engine(image: str, paths: Sequence[str]) -> Extracted:
 def _of_layout(path: Path, paths: Sequence[str]) -> list[Extracted]:
     try:
         with _blobs(path) as read:
-            (described,) = json.load(read("index.json"))["manifests"]
-            images = list(_manifests(read, described["digest"], ""))
+            # One image has an entry for each of its names.
+            (top,) = {one["digest"] for one in json.load(read("index.json"))["manifests"]}
+            images = list(_manifests(read, top, ""))
             return [
                 Extracted(
                     f"oci:{path.name}",

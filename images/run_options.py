@@ -41,7 +41,16 @@ def run_options(runtime: Runtime, root: Path = Path("/")) -> RunOptions:
         number = _group(name, root)
         found.options += [] if number is None else [f"--group-add={number}"]
         found.absent += [f"group {name} is not on this host"] if number is None else []
+    found.options += [option for option in _owners(found.options, root) if option not in found.options]
     return found
+
+
+def _owners(options: list[str], root: Path) -> list[str]:
+    """Return the options for the groups that own the nodes; the numbers of those within, for a folder."""
+    nodes = [_inside(root, option.partition("=")[2]) for option in options if option.startswith("--device=")]
+    paths = [path for node in nodes for path in (node.glob("*") if node.is_dir() else [node])]
+    gids = {path.stat().st_gid for path in paths if not path.is_dir()}
+    return [f"--group-add={gid}" for gid in sorted(gids - {0})]
 
 
 def _nodes(pattern: str, root: Path) -> list[str]:

@@ -59,7 +59,8 @@ def verify_signature(target: str, key: Path, image: str | None = None) -> list[s
         hint = "these are not the files or not the image that were signed"
         raise UserError("\n".join(faults), hint, EXIT_CHECK_FAILED)
     said = f"{folder / PROVENANCE}: signed with the key of {key}"
-    return [said, f"{image or 'image'}: {signed} is what was signed"]
+    compared = f"{image}: {signed} is what was signed"
+    return [said, compared if image else f"no image was compared (--image): {signed} was signed"]
 
 
 def _folder(target: str) -> Path | None:

@@ -200,7 +200,9 @@ def _rotations(probes: Probes) -> Choice:
 
 
 def _process_group(policy: DevicePolicy) -> Choice:
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    from train.loop.processes import environment_size
+
+    if environment_size() < 2:
         return Choice(None, "one process")
     return Choice(policy.process_group, policy.source)
 

@@ -98,8 +98,9 @@ def _meeting(environment: Mapping[str, str]) -> tuple[str, ...]:
     """
     if environment.get("PET_NNODES", "1") != "1":
         return ()
-    if int(environment.get("WORLD_SIZE", "1")) > 1 and {"RANK", "MASTER_ADDR"} <= environment.keys():
-        nodes = ("--nnodes", environment["WORLD_SIZE"], "--node-rank", environment["RANK"])
+    size = environment.get("WORLD_SIZE", "")
+    if size.isdecimal() and int(size) > 1 and {"RANK", "MASTER_ADDR"} <= environment.keys():
+        nodes = ("--nnodes", size, "--node-rank", environment["RANK"])
         port = environment.get("MASTER_PORT", "29500")
         return (*nodes, "--master-addr", environment["MASTER_ADDR"], "--master-port", port)
     return ("--standalone", "--local-addr", "127.0.0.1")
@@ -167,7 +168,8 @@ def without_nproc(arguments: list[str]) -> list[str]:
 
 
 def _environment(planned: Plan, folder: str) -> dict[str, str]:
-    found = {**os.environ, VARIABLE: folder, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": GRACE_SECONDS}
+    found = {**os.environ, VARIABLE: folder}
+    found.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", GRACE_SECONDS)
     cores = len(os.sched_getaffinity(0))
     found.setdefault("OMP_NUM_THREADS", str(max(1, cores // planned.processes)))
     if planned.is_standalone:  # a host name need not resolve in a container without a network

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from train.errors import EXIT_CHECK_FAILED, EXIT_STOPPED, EXIT_TRAINING
 
+FIRST_CRASHED = "rank 0 failed: "
+"""Begins what the other ranks raise where rank 0 crashed in work that it does for all."""
+
 VARIABLE = "ISOTUNE_RANK_REPORTS"
 """Names the folder, in the environment of the processes."""
 SHOWN_LINES = 30
@@ -117,7 +120,8 @@ def verdict(reports: Reports, asked: int | None) -> tuple[int, list[str]]:
         lines = [line for one in killed for line in [_killed(one), *_errors(reports, one.rank)]]
         return EXIT_TRAINING, [*lines, KILLED_HINT]
     if crashes:
-        first = crashes[0]
+        # The rank that crashed has the traceback; the others only heard of it.
+        first = min(crashes, key=lambda one: (f"RuntimeError: {FIRST_CRASHED}" in one.message, one.at))
         return EXIT_CHECK_FAILED, [*_errors(reports, first.rank), *_prefixed(first)]
     return stopped[0] if stopped else _without_a_word(reports, asked)
 

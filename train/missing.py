@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 from collections.abc import Iterator
@@ -19,7 +20,10 @@ def missing_library(fault: BaseException) -> UserError | None:
     names = list(dict.fromkeys(name for one in _chain(fault) for name in UNLOADABLE.findall(str(one))))
     if not names:
         return None
-    known = driver_libraries(read_build_info())
+    image = None
+    with contextlib.suppress(UserError):  # a build info that is broken is told by whoever needs it
+        image = read_build_info()
+    known = driver_libraries(image)
     lines = [f"{name}: cannot be loaded here: {known.get(name, UNKNOWN)}" for name in names]
     return UserError("\n".join(lines), HINT, EXIT_UNAVAILABLE)
 

@@ -65,6 +65,14 @@ def test_the_command_writes_three_files_and_says_what_they_hold(
     assert (tmp_path / "out/licences.txt").read_bytes() == b"licences\n"
 
 
+def test_an_image_with_two_names_has_one_inventory(layout: Path) -> None:
+    """As the engine writes a layout of two tags: an entry for each name."""
+    index = json.loads((layout / "index.json").read_text(encoding="utf-8"))
+    index["manifests"] *= 2
+    (layout / "index.json").write_text(json.dumps(index), encoding="utf-8")
+    assert len(extract(f"oci:{layout}", ["/opt/isotune/licences.txt"])) == 1
+
+
 def test_the_statement_names_the_image_and_all_that_it_was_made_from(layout: Path, tmp_path: Path) -> None:
     write_inventory(SPEC, f"oci:{layout}", tmp_path / "out")
     digest = json.loads((layout / "index.json").read_text(encoding="utf-8"))["manifests"][0]["digest"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,11 @@ def test_an_empty_host_lacks_all_that_a_spec_names(name: str, tmp_path: Path) ->
     assert found.options == [f"--shm-size={runtime.shm_size}"]
     assert len(found.absent) == len(runtime.devices) + len(runtime.mounts) + len(runtime.groups)
     assert found.vendor == runtime.docker_options
+
+
+def test_the_group_that_owns_a_node_is_given_whatever_its_name(host: Path) -> None:
+    os.chown(host / "dev/davinci2", -1, 1234)
+    assert "--group-add=1234" in run_options(SPECS["ascend"].runtime, host).options
 
 
 def test_a_group_of_this_host_is_given_by_its_number() -> None:

@@ -73,6 +73,7 @@ def test_a_signed_inventory_is_found_right_and_a_changed_statement_is_not(
     done = build_py(*check)
     assert done.returncode == 0, done.stderr
     assert "is what was signed" in done.stdout.splitlines()[1]
+    assert "no image was compared" in build_py(*check[:-1]).stdout.splitlines()[1]
     path = folder / "provenance.json"
     path.write_text(path.read_text(encoding="utf-8").replace("cpu", "gpu"), encoding="utf-8")
     done = build_py(*check)

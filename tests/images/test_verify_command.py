@@ -26,8 +26,8 @@ def derived(cpu_image: Image, tmp_path: Path) -> Iterator[Callable[..., str]]:
     made: list[str] = []
 
     def build(name: str, output: str, code: int = 0) -> str:
-        folder = tmp_path / name
-        folder.mkdir()
+        folder = tmp_path / "image" / name
+        folder.mkdir(parents=True)
         reference = f"isotune-test:derived-{name}"
         (folder / "train").write_text(
             f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {code}\n", encoding="utf-8"

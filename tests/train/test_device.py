@@ -67,6 +67,7 @@ def test_choices_reasons_figures_and_environment_are_told_and_recorded(
 ) -> None:
     assert choose(asked(), None).process_group.value is None
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     choices = choose(asked(device="cpu"), cpu_as("ascend"), rotates=True)
     recorded = json.loads(json.dumps(choices.as_dict(), allow_nan=False))
     assert recorded["precision"]["value"] == "fp16"

@@ -92,6 +92,7 @@ def test_one_process_needs_no_torchrun_unless_there_are_other_machines() -> None
     ("environment", "meeting"),
     [
         ({}, ("--standalone", "--local-addr", "127.0.0.1")),
+        ({"WORLD_SIZE": "", "RANK": "", "MASTER_ADDR": ""}, ("--standalone", "--local-addr", "127.0.0.1")),
         ({"PET_NNODES": "1"}, ("--standalone", "--local-addr", "127.0.0.1")),
         ({"PET_NNODES": "2"}, ()),
         (POD, ("--nnodes", "2", "--node-rank", "1", "--master-addr", "job-0", "--master-port", "29500")),
@@ -172,6 +173,12 @@ def test_a_rank_that_was_killed_is_the_cause_and_not_who_missed_it(reports: Ende
 def test_a_crash_shows_the_first_traceback_with_its_rank(reports: Ended) -> None:
     told = reports(Ending(1, 1, "KeyError: 'x'", is_crash=True), Ending(0, 1, "closed", is_crash=True))
     assert verdict(told, None) == (1, ["rank 1: KeyError: 'x'"])
+
+
+def test_who_only_heard_of_a_crash_of_rank_0_is_not_its_cause(reports: Ended) -> None:
+    heard = "RuntimeError: rank 0 failed: KeyError('x')"
+    told = reports(Ending(1, 1, heard, is_crash=True), Ending(0, 1, "KeyError: 'x'", is_crash=True))
+    assert verdict(told, None) == (1, ["KeyError: 'x'"])
 
 
 def test_a_stop_that_was_asked_for_is_told_once(reports: Ended) -> None:

@@ -76,6 +76,13 @@ def test_every_library_is_told_once_and_an_unknown_one_as_unknown(image: Path) -
     assert second == "libother.so: cannot be loaded here: no driver is known to bring it"
 
 
+def test_a_broken_build_info_hides_no_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "/nonexistent")
+    told = missing_library(OSError(WORDS))
+    assert told is not None
+    assert "no driver is known" in told.message
+
+
 @pytest.mark.parametrize(
     "fault", [OSError(28, "No space left on device"), RuntimeError("expected scalar type")]
 )

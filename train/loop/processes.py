@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from train import device_faults
 from train.config import RunConfig
 from train.detect import find_device
-from train.errors import EXIT_CONFIG, EXIT_TRAINING, EXIT_UNAVAILABLE, UserError
+from train.errors import EXIT_CONFIG, EXIT_UNAVAILABLE, UserError
 from train.image import read_build_info
+from train.launch_reports import FIRST_CRASHED
 from train.policy import policy_for, set_environment
 from train.stop import Stopped
 
@@ -66,7 +68,9 @@ def begin(config: RunConfig) -> None:
     if device_type != "cpu":
         getattr(torch, device_type).set_device(int(os.environ["LOCAL_RANK"]))
     if not distributed.is_initialized():
-        distributed.init_process_group(policy.process_group)
+        limit = config.step_timeout_seconds  # the watchdog, which says where it hangs, comes before the group
+        timeout = timedelta(seconds=5 * limit) if limit else PATIENCE
+        distributed.init_process_group(policy.process_group, timeout=timeout)
     _TALK.group = distributed.new_group(backend="gloo", timeout=PATIENCE)
 
 
@@ -140,6 +144,9 @@ def on_first(work: Callable[[], T]) -> T:
     if is_first():
         try:
             said = [("made", work())]
+        except RuntimeError as raised:
+            fault = device_faults.told_as(raised) or raised
+            said = [_told(fault)]
         except BaseException as raised:
             fault, said = raised, [_told(raised)]
     distributed.broadcast_object_list(said, src=0, group=_TALK.group)
@@ -197,7 +204,7 @@ def _told(fault: BaseException) -> tuple[Any, ...]:
         return "fault", fault.message, fault.hint, fault.exit_code
     if isinstance(fault, Stopped):
         return "stopped", fault.number
-    return "fault", f"rank 0: {fault!r}", "", EXIT_TRAINING
+    return "crash", f"{FIRST_CRASHED}{fault!r}"
 
 
 def _taken(said: tuple[Any, ...]) -> Any:
@@ -206,4 +213,6 @@ def _taken(said: tuple[Any, ...]) -> Any:
         raise UserError(*rest)
     if kind == "stopped":
         raise Stopped(*rest)
+    if kind == "crash":
+        raise RuntimeError(*rest)
     return rest[0]

@@ -29,7 +29,7 @@ from train.loop.arguments import begin_loss_scale, training_arguments
 from train.loop.callback import RunCallback
 from train.loop.evaluation import Evaluator
 from train.loop.findings import Findings
-from train.loop.heartbeat import HEARTBEAT
+from train.loop.heartbeat import HEARTBEAT, PLACES
 from train.loop.lines import say
 from train.loop.manifest import Manifest
 from train.loop.metrics import MetricsFile, peak_memory_bytes
@@ -73,7 +73,7 @@ def run(config: RunConfig) -> Outcome:
     with (
         resume.begun(config) as (manifest, start),
         device_faults.told(config.output),
-        HEARTBEAT.running() as lines,
+        HEARTBEAT.running(PLACES if processes.is_first() else ()) as lines,
     ):
         say(lines)
         started -= seconds_before(start)[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from typing import Any
 
 from transformers import TrainerCallback, TrainingArguments
@@ -12,12 +11,13 @@ from train.adapters import lora
 from train.config import RunConfig
 from train.loop.lines import say
 from train.loop.manifest import Manifest
+from train.loop.processes import environment_size
 from train.loop.settings import COUNTS
 
 
 def world_size() -> int:
     """The number of processes of the run, one per device: torchrun and accelerate say it so."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return environment_size()
 
 
 def learning_rate(config: RunConfig, num_devices: int) -> float:

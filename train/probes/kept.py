@@ -30,7 +30,8 @@ def identity(device_type: str, index: int) -> dict[str, Any]:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         code.update(path.read_bytes())
     return {
-        "device": _name(module, index),
+        "device": [_name(module, index), index],
+        "visible": {name: value for name, value in os.environ.items() if name.endswith("VISIBLE_DEVICES")},
         "driver": driver() if driver else None,
         "boot": BOOT.read_text(encoding="ascii").strip() if BOOT.exists() else os.uname().nodename,
         "torch": [torch.__version__, torch.version.cuda, torch.version.hip, torch.version.git_version],

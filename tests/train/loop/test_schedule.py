@@ -101,6 +101,7 @@ def test_the_learning_rate_is_scaled_by_the_number_of_devices_only_where_asked(
     scaling: str, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "0")
     run = config(lr_scale_with_world_size=scaling)
     assert schedule.schedule_arguments(run)["learning_rate"] == rate
     planned = {
@@ -123,3 +124,9 @@ def test_a_plan_counts_samples_or_tokens(tmp_path: Path) -> None:
     assert planned["tokens_per_step"] == 1024 and "samples_per_step" not in planned
     line = schedule.plan_lines(run, planned)[0]
     assert line == "a step: at most 512 tokens x 2 accumulated x 1 device = 1024 tokens; 4 steps"
+
+
+def test_a_world_size_without_a_rank_is_that_of_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("8", ""):
+        monkeypatch.setenv("WORLD_SIZE", value)
+        assert schedule.world_size() == 1
