@@ -1,4 +1,8 @@
 // What Python sees of the simulated NPU.
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "device.h"
 
 #include <torch/csrc/utils/pybind.h>
@@ -14,6 +18,8 @@ void set_missing(const std::vector<std::string>& names) {
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  // The autograd engine's thread for this device may outlive what libtorch takes down at exit, and abort then.
+  on_exit([](int status, void*) { fflush(nullptr); _exit(status); }, nullptr);
   m.def("device_count", [] { return settings().num_devices; });
   m.def("current_device", [] { return static_cast<int>(simnpu::current_device()); });
   m.def("exchange_device", [](int index) {
