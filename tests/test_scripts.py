@@ -136,3 +136,10 @@ def test_the_table_has_a_row_per_run(tmp_path: Path) -> None:
     assert answers[0] == ["prompt:", "What?"]
     assert answers[1:] == [["before:", "b"], ["lora:", "by", "lora"], ["oft:", "by", "oft"], ["wanted:", "w"]]
     assert str(tmp_path) in table_lines(tmp_path)[-1]
+
+
+def test_a_slow_job_that_does_not_exist_is_told_before_any_runs() -> None:
+    command = ["bash", str(ROOT / ".ci" / "slow"), "sets", "lunch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert done.stderr == "error: .ci/slow: no job lunch: sets, launch, checkov, standins\n"
