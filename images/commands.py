@@ -46,6 +46,7 @@ def run_lock(given: list[str]) -> None:
 
     from images import lock
     from images.basedigest import resolve_base
+    from images.resolve import find_uv
 
     if everything:
         lines = lock.check_all(selected(options))
@@ -56,6 +57,7 @@ def run_lock(given: list[str]) -> None:
         if options.check:
             lines = [lock.check_backend(spec)]
         else:
+            find_uv()  # before the spec is written: a lock that cannot follow it is stale
             lines = resolve_base(spec, options.mirror) if options.resolve_base else []
             (spec,) = selected(options)
             lines += lock.lock_backend(spec, options.upgrade, options.wheelhouse, options.index_url)

@@ -40,6 +40,11 @@ scratch=$(first_writable "${TMPDIR:-}" /tmp /var/tmp /dev/shm /workspace)
 [ "$scratch" = /tmp ] || export TMPDIR=$scratch
 # An unknown uid gets `/` as home: nothing can be written there.
 [ "${HOME:-/}" != / ] && [ -w "${HOME:-/}" ] || export HOME=$scratch
+for pair in ${scratch_folders:-}; do
+  variable=${pair%%=*}
+  export "$variable=${!variable:-$scratch/isotune/${pair#*=}}"
+  mkdir -p "${!variable}" || echo "warning: $variable: ${!variable} cannot be made; let it name a folder that can be written" >&2
+done
 export XDG_CACHE_HOME=${XDG_CACHE_HOME:-$HOME/.cache}
 export HF_HOME=${HF_HOME:-$XDG_CACHE_HOME/huggingface}
 export MPLCONFIGDIR=${MPLCONFIGDIR:-$XDG_CACHE_HOME/matplotlib}

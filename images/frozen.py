@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import sys
+import sysconfig
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from importlib import metadata
@@ -19,19 +20,25 @@ from typing import Any
 SHOWN = 10
 
 
-def snapshot(names: list[str]) -> dict[str, Any]:
+def snapshot(wanted: dict[str, str]) -> dict[str, Any]:
     """Return name -> version, place and the sha256 of each installed file.
 
-    Raises SystemExit with every package that the base image does not have.
+    Raises SystemExit with every package that the base image does not have, or has in another version.
     """
     found, faults = {}, []
-    for name in names:
+    for name, version in wanted.items():
         try:
-            found[name] = describe(metadata.distribution(name))
+            distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             faults.append(
                 f"error: {name}: the base image does not have it, the spec says that it is provided"
             )
+            continue
+        if distribution.version != version:
+            faults.append(
+                f"error: {name}: the base image has {distribution.version}, the spec says {version}"
+            )
+        found[name] = describe(distribution)
     if faults:
         raise SystemExit("\n".join(faults))
     return found
@@ -83,9 +90,10 @@ def compare(before: dict[str, Any], wanted: dict[str, str]) -> Iterator[str]:
                 yield f"{name}: {old['place']}/{path} changed after the base image"
 
 
-def refused(patterns: list[str]) -> Iterator[str]:
-    """Yield installed packages that belong to another build of torch."""
-    names = {re.sub(r"[-_.]+", "-", item.metadata["Name"] or "").lower() for item in metadata.distributions()}
+def refused(patterns: list[str], site: str) -> Iterator[str]:
+    """Yield packages of the environment that belong to another build of torch; the base may have such."""
+    found = metadata.distributions(path=[site])
+    names = {re.sub(r"[-_.]+", "-", item.metadata["Name"] or "").lower() for item in found}
     for name in sorted(names):
         if any(fnmatch(name, pattern) for pattern in patterns):
             yield f"{name}: is refused here: it belongs to another build of torch"
@@ -98,14 +106,15 @@ def main() -> None:
     parser.add_argument("--compare", type=Path, help="the snapshot to compare with")
     parser.add_argument("--provided", nargs="*", default=[], metavar="NAME==VERSION")
     parser.add_argument("--refused", nargs="*", default=[], metavar="PATTERN")
+    parser.add_argument("--site", default=sysconfig.get_path("purelib"), help="where the lock was installed")
     arguments = parser.parse_args()
     wanted = dict(item.split("==", 1) for item in arguments.provided)
     if arguments.write:
-        text = json.dumps(snapshot(list(wanted)), indent=1, sort_keys=True) + "\n"
+        text = json.dumps(snapshot(wanted), indent=1, sort_keys=True) + "\n"
         arguments.write.write_text(text, encoding="utf-8")
         return
     before = json.loads(arguments.compare.read_text(encoding="utf-8")) if arguments.compare else {}
-    faults = [*compare(before, wanted), *refused(arguments.refused)]
+    faults = [*compare(before, wanted), *refused(arguments.refused, arguments.site)]
     for fault in faults[:SHOWN]:
         print(f"error: {fault}", file=sys.stderr)
     if len(faults) > SHOWN:

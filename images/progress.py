@@ -47,17 +47,23 @@ CURES = [
         "a package of the lock brings its own torch: take it out of the stack, or add it to `provided`",
     ),
     (
+        r"the base image has \S+, the spec says|the base image does not have it",
+        "the spec is for another base: --base-image REF, or put this one's versions into `torch` and "
+        "`provided`, then build.py lock and render",
+    ),
+    (
         r"Temporary failure resolving|Could not connect to|Failed to fetch|Unable to locate package",
         "the archive of system packages is out of reach: --mirror HOST=HOST, or a --base-image that has them",
     ),
     (
         r"(?i)no space left on device|disk quota exceeded",
         "a disk is full: of the engine (docker system df shows what takes it, docker builder prune frees the "
-        "build cache), or of this host if an --output goes there",
+        "build cache), or of this host if an --output goes there, or the memory that holds /tmp of a step",
     ),
     (
         r"No module named (?:venv|ensurepip)|ensurepip is not available",
-        "the base lacks Python's venv: `system_packages` in the spec",
+        "the base lacks Python's venv: --base-image REF that has it (Debian, Ubuntu: python3-venv), "
+        "or `system_packages` in the spec",
     ),
 ]
 

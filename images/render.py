@@ -110,6 +110,7 @@ def _values(spec: BackendSpec, lock: Lock | None) -> dict[str, Any]:
         "lock_id": lock.lock_id if lock else "missing",
         "spec_checksum": lock.spec_checksum if lock else "missing",
         "local_versions": [version for version in spec.torch_versions() if "+" in version],
+        "indexed": spec.indexed_architectures(),
     }
 
 

@@ -26,11 +26,11 @@ def sign(target: str, key: Path) -> str:
     """
     folder = _folder(target)
     if folder is None:
-        _cosign("sign", f"--key={key}", "--tlog-upload=false", "--yes", _by_digest(target))
+        _cosign("sign", f"--key={key}", *_silent(), "--yes", _by_digest(target))
         return f"signed {target}"
     file, signature = folder / PROVENANCE, folder / SIGNATURE
     _statement(folder)
-    command = ["sign-blob", f"--key={key}", "--tlog-upload=false", "--yes", f"--output-signature={signature}"]
+    command = ["sign-blob", f"--key={key}", *_silent(), "--yes", f"--output-signature={signature}"]
     _cosign(*command, str(file))
     return f"signed {file}: {signature}"
 
@@ -45,11 +45,11 @@ def verify_signature(target: str, key: Path, image: str | None = None) -> list[s
     if folder is None:
         if image:
             raise UserError("--image: has no effect with an image in a registry", exit_code=EXIT_USAGE)
-        _cosign("verify", f"--key={key}", "--insecure-ignore-tlog=true", _by_digest(target))
+        _cosign("verify", f"--key={key}", *_plain(), "--insecure-ignore-tlog=true", _by_digest(target))
         return [f"{target}: signed with the key of {key}"]
     document = _statement(folder)
     command = ["verify-blob", f"--key={key}", f"--signature={folder / SIGNATURE}"]
-    _cosign(*command, "--insecure-ignore-tlog=true", str(folder / PROVENANCE))
+    _cosign(*command, *_plain(), "--insecure-ignore-tlog=true", str(folder / PROVENANCE))
     faults = _changed(folder, document)
     signed = f"sha256:{document['subject'][0]['digest']['sha256']}"
     digests = [one.digest for one in extract(image, [])] if image else [signed]
@@ -94,10 +94,35 @@ def _changed(folder: Path, document: dict[str, Any]) -> list[str]:
     return faults
 
 
-def _cosign(*arguments: str) -> None:
+def _silent() -> list[str]:
+    """Options by which no service learns of the signature: the public log is append-only.
+
+    From version 3 on cosign takes the addresses of services from the network unless told not to, and then
+    refuses or, in 3.0.2, ignores --tlog-upload (its issues 4503, 4778, 5043).
+    """
+    return [*_plain(), *(["--use-signing-config=false"] if _major() >= 3 else []), "--tlog-upload=false"]
+
+
+def _plain() -> list[str]:
+    """A signature alone, in a file or beside the image, is the default up to version 2."""
+    return ["--new-bundle-format=false"] if _major() >= 3 else []
+
+
+def _major() -> int:
+    _require_cosign()
+    done = subprocess.run(["cosign", "version"], capture_output=True, text=True, check=False)
+    found = re.search(r"GitVersion:\s*v?(\d+)\.", done.stdout + done.stderr)
+    return int(found[1]) if found else 2
+
+
+def _require_cosign() -> None:
     if not shutil.which("cosign"):
         hint = "Debian 13 and later: apt-get install cosign; elsewhere a release of sigstore/cosign on GitHub"
         raise UserError("sign: the program cosign is not installed", hint, EXIT_UNAVAILABLE)
+
+
+def _cosign(*arguments: str) -> None:
+    _require_cosign()
     # Its question for the key's password goes to the terminal; COSIGN_PASSWORD answers it.
     done = subprocess.run(
         ["cosign", *arguments], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, check=False

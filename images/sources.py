@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.errors import EXIT_USAGE, UserError
 from images.spec import BackendSpec
-from images.spec_types import UNRESOLVED
+from images.spec_types import UNRESOLVED, Architecture
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,17 @@ class Sources:
     # Without a network: pip would ask the index again and again before it looks into the wheelhouse.
     no_index: bool = False
 
-    def secrets(self, spec: BackendSpec, folder: Path) -> dict[str, Path]:
-        """Return build secrets by id; what is written for them goes below `folder`."""
+    def secrets(
+        self, spec: BackendSpec, folder: Path, architectures: Collection[str] = ()
+    ) -> dict[str, Path]:
+        """Return build secrets by id; what is written for them goes below `folder`.
+
+        architectures: what wheels are fetched for; all of the spec where none is named.
+        """
         secrets = {}
         if self.ca_bundle:
             secrets["ca"] = self.ca_bundle
-        settings = self.pip_settings(spec)
+        settings = self.pip_settings(spec, architectures)
         if settings:
             secrets["pip"] = folder / "pip.conf"
             secrets["pip"].write_text(settings, encoding="utf-8")
@@ -40,12 +46,14 @@ class Sources:
             secrets["apt"].chmod(0o600)
         return secrets
 
-    def pip_settings(self, spec: BackendSpec) -> str:
+    def pip_settings(self, spec: BackendSpec, architectures: Collection[str] = ()) -> str:
         """Return a pip.conf with the addresses, or nothing if pip's own default is all that is needed."""
         if self.no_index:
             return "[global]\nno-index = true\n"
         extra = [mirrored(url, self.mirrors) for url in self.extra_index_urls]
-        if spec.torch.index and not self._has_torch(spec):
+        # An index more is asked for every package: only where torch itself is on no other.
+        own = [one for one in spec.indexed_architectures() if not architectures or one in architectures]
+        if spec.torch.index and not all(self._has_torch(spec, one) for one in own):
             extra.append(mirrored(spec.torch.index, self.mirrors))
         if not self.index_url and not extra:
             return ""
@@ -57,11 +65,11 @@ class Sources:
             lines += [f"    {url}" for url in extra]
         return "\n".join(lines) + "\n"
 
-    def _has_torch(self, spec: BackendSpec) -> bool:
+    def _has_torch(self, spec: BackendSpec, architecture: Architecture) -> bool:
         """Is the wheel that only the spec's own index has in the wheelhouse?"""
-        local = [version for version in spec.torch_versions() if "+" in version]
-        folder = self.wheelhouse
-        return folder is not None and all(any(folder.glob(f"torch-{version}-*.whl")) for version in local)
+        version = spec.torch.by_architecture.get(architecture, spec.torch.version)
+        pattern = f"torch-{version}-*{architecture}.whl"
+        return self.wheelhouse is not None and any(self.wheelhouse.glob(pattern))
 
 
 def check_sources(sources: Sources) -> None:

@@ -24,6 +24,7 @@ from images.spec_types import (
     Part,
     PythonTag,
     PythonVersion,
+    ScratchFolder,
     Sha256,
     Url,
     VariantName,
@@ -161,7 +162,14 @@ class BackendSpec(Part):
     system_packages: SystemPackages | None = Field(
         default=None, description="packages of the base's distribution to add"
     )
+    removed_paths: list[AbsolutePath] = Field(
+        default=[], description="what of the base does harm and is taken out; may hold the shell's patterns"
+    )
     environment: dict[EnvName, str] = Field(default={})
+    scratch_folders: dict[EnvName, ScratchFolder] = Field(
+        default={},
+        description="variable that names a folder, made before a start -> its place below the scratch folder",
+    )
     activate: list[Activation] = Field(default=[])
     runtime: Runtime
     driver: Driver
@@ -209,6 +217,11 @@ class BackendSpec(Part):
         data |= {"packages": self.packages} if self.packages else {}
         data |= {} if self.is_default else {"variant": self.variant}
         return data
+
+    def indexed_architectures(self) -> list[Architecture]:
+        """Return the architectures whose torch is on the index of the spec alone."""
+        found = [arch for version, archs in self.torch_versions().items() if "+" in version for arch in archs]
+        return sorted(found) if self.torch.index else []
 
     def torch_versions(self) -> dict[str, list[Architecture]]:
         """Return torch's version -> the architectures that use it."""

@@ -37,6 +37,9 @@ Sha256 = Annotated[
 Url = Annotated[str, Field(pattern=r"^https?://\S+$", description="an http or https address")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$", description="a variable's name in capitals")]
 AbsolutePath = Annotated[str, Field(pattern=r"^/\S*$", description="an absolute path")]
+ScratchFolder = Annotated[
+    str, Field(pattern=r"^[\w.-]+(?:/[\w.-]+)*$", description="a relative path without spaces")
+]
 Architecture = Literal["x86_64", "aarch64"]
 # V: the vendor says so. P: measured, or read from a registry. T: seen at a third party. I: inferred.
 Confidence = Literal["V", "P", "T", "I"]

@@ -78,7 +78,7 @@ def build_options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("build")
     options = [
         "--backend=cpu",
-        f"--base-image={base}",
+        f"--base-image={_without_byte_code(base, folder)}",
         "--network=host",
         f"--index-url={_index_with_secret()}",
     ]
@@ -126,6 +126,25 @@ def cpu_image(
     yield Image(tag, done.stdout.strip(), done.stderr, build, [*build_options, f"--tag={tag}"])
     if not kept:
         subprocess.run(["docker", "image", "rm", "-f", tag], capture_output=True, check=False)
+
+
+def _without_byte_code(base: str, folder: Path) -> str:
+    """The same base without byte code of the standard library: the named one has none."""
+    tag = "isotune-test:base"
+    bare = "RUN find /usr/lib/python3* /usr/local/lib/python3* -name __pycache__ -prune -exec rm -rf {} +"
+    (folder / "Dockerfile").write_text(f"FROM {base}\n{bare} || :\n", encoding="utf-8")
+    command = [
+        "docker",
+        "buildx",
+        "build",
+        "--network=none",
+        f"--tag={tag}",
+        "--output=type=docker",
+        str(folder),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return tag
 
 
 def _index_with_secret() -> str:

@@ -224,3 +224,29 @@ def test_the_scripts_of_a_base_image_are_sourced_where_they_are(cpu_image: Image
     finally:
         docker("image", "rm", "-f", reference, check=False)
     assert others, "the others are not there, which is no fault"
+
+
+def test_folders_that_a_toolkit_writes_to_are_made_below_the_scratch_folder(
+    cpu_image: Image, tmp_path: Path
+) -> None:
+    reference = "isotune-test:folders"
+    script = (ROOT / "images/rendered/ascend/activate.sh").read_text("utf-8")
+    (tmp_path / "activate.sh").write_text(script, "utf-8")
+    dockerfile = f"FROM {cpu_image.reference}\nCOPY activate.sh /opt/isotune/activate.sh\n"
+    (tmp_path / "Dockerfile").write_text(dockerfile, encoding="utf-8")
+    docker("buildx", "build", f"--tag={reference}", str(tmp_path))
+    show = (
+        'for name in CACHE WORK; do eval "folder=\\$ASCEND_${name}_PATH"; echo $folder; touch $folder/x; done'
+    )
+    hard = ["run", "--rm", "--read-only", "--user=12345:0", "--network=none"]
+    try:
+        done = docker(*hard, "--tmpfs=/tmp", "--env=ASCEND_WORK_PATH=/tmp/mine", reference, "sh", "-c", show)
+        assert done.stdout.splitlines() == ["/tmp/isotune/ascend/cache", "/tmp/mine"]
+        # Nothing but /dev/shm can be written; what cannot be made is told, and does not stop the run.
+        done = docker(
+            *hard, "--env=ASCEND_WORK_PATH=/none/x", reference, "sh", "-c", "echo $ASCEND_CACHE_PATH"
+        )
+        assert done.stdout == "/dev/shm/isotune/ascend/cache\n"
+        assert "warning: ASCEND_WORK_PATH: /none/x cannot be made" in done.stderr
+    finally:
+        docker("image", "rm", "-f", reference, check=False)

@@ -48,6 +48,23 @@ def test_train_runs_for_an_unknown_user_without_network_or_anything_to_write_to(
     assert "--adapter" in done.stdout
 
 
+def test_no_start_compiles_a_module_of_python_s_own(cpu_image: Image) -> None:
+    code = """
+import asyncio, ctypes, decimal, email.message, json, sys, typing, unittest
+from importlib.util import MAGIC_NUMBER
+def stale(module):
+    if "site-packages" in module.__file__ or not module.__cached__: return False
+    try: head = open(module.__cached__, "rb").read(16)
+    except OSError: return True
+    return head[:4] != MAGIC_NUMBER or head[4:8] != b"\\x01\\0\\0\\0"
+found = [m for m in list(sys.modules.values()) if getattr(m, "__file__", None) and m.__file__.endswith(".py")]
+print(len(found), [m.__name__ for m in found if m.__name__ != "__main__" and stale(m)])
+"""
+    count, _, names = python(cpu_image, code).partition(" ")
+    assert int(count) > 50
+    assert names == "[]"
+
+
 def test_without_arguments_an_image_explains_train(cpu_image: Image) -> None:
     assert cpu_image.run().stdout == cpu_image.run("train", "--help").stdout
 

@@ -65,7 +65,8 @@ def compare(site: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedPro
     assert done.returncode == 0, done.stderr
 
     def run(*first: Path, provided: list[str] = PROVIDED) -> subprocess.CompletedProcess[str]:
-        return frozen("--compare", note, *provided, "--refused", "nvidia-*", "cuda-*", path=[*first, site])
+        words = ["--compare", note, *provided, "--refused", "nvidia-*", "cuda-*"]
+        return frozen(*words, f"--site={first[0] if first else tmp_path}", path=[*first, site])
 
     return run
 
@@ -119,11 +120,23 @@ def test_every_package_of_another_torch_is_refused(
     for name in ("nvidia_cublas_cu12", "Cuda.Toolkit", "numpy"):
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode()
         install(tmp_path / "venv", {f"{name}-1.0.dist-info/METADATA": metadata})
+    install(tmp_path / "base", {"nvidia_ml_py-1.dist-info/METADATA": b"Name: nvidia-ml-py\n"})
     done = compare(tmp_path / "venv")
+    # What the base itself has is the vendor's business.
     assert [line.split(":")[1] for line in done.stderr.splitlines()] == [
         " cuda-toolkit",
         " nvidia-cublas-cu12",
     ]
+
+
+def test_a_base_with_another_version_is_refused_before_the_lock_is_installed(
+    site: Path, tmp_path: Path
+) -> None:
+    done = frozen("--write", tmp_path / "note", "--provided", "torch==2.7.1+das.other", path=[site])
+    assert done.returncode == 1
+    assert done.stderr == f"error: torch: the base image has {VERSION}, the spec says 2.7.1+das.other\n"
+    assert "--base-image REF" in cure(done.stderr)
+    assert not (tmp_path / "note").exists()
 
 
 def test_a_base_without_the_package_is_refused(tmp_path: Path) -> None:

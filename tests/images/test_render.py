@@ -158,3 +158,27 @@ def test_nothing_of_this_machine_is_rendered() -> None:
         if path.is_file():
             assert str(Path.home()) + "/" not in path.read_text(encoding="utf-8")
             assert str(ROOT) not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("machine", "files", "asked"),
+    [
+        ("x86_64", [], True),
+        ("x86_64", ["torch-2.10.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"], False),
+        ("x86_64", ["torch-2.10.0+cpu-cp311-cp311-manylinux_2_28_aarch64.whl"], True),
+        ("aarch64", [], False),
+    ],
+)
+def test_torch_s_own_index_is_asked_only_where_no_other_place_has_it(
+    tmp_path: Path, machine: str, files: list[str], asked: bool
+) -> None:
+    """The step's own condition, in a shell whose machine is named here."""
+    text = (render.RENDERED / "ascend" / "Dockerfile").read_text(encoding="utf-8")
+    start = text.index("if [ -s /tmp/secrets/pip.conf ]")
+    condition = text[start : text.index("fi; \\", start) + 2].replace("/tmp/", f"{tmp_path}/")
+    (tmp_path / "wheelhouse").mkdir()
+    for name in files:
+        (tmp_path / "wheelhouse" / name).touch()
+    script = f'uname() {{ echo {machine}; }}\n{condition}\necho "${{PIP_EXTRA_INDEX_URL:-none}}"'
+    done = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True)
+    assert (done.stdout != "none\n") is asked

@@ -137,3 +137,27 @@ def test_a_folder_without_a_statement_is_refused(tmp_path: Path, text: str, cont
         with pytest.raises(UserError, match="is no provenance") as caught:
             work(str(tmp_path), KEY)
         assert caught.value.exit_code == EXIT_DATA
+
+
+@pytest.mark.parametrize(("version", "more"), [("v2.5.0", 0), ("v3.0.2", 1), ("v3.1.3", 1)])
+def test_no_version_of_cosign_tells_a_public_log(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, more: int
+) -> None:
+    """What version 3 does without its own switches was read in its issues; here its options are looked at."""
+    program, said = tmp_path / "bin/cosign", tmp_path / "said"
+    program.parent.mkdir()
+    record = f'case $1 in version) echo "GitVersion:    {version}" ;; *) echo "$@" >>{said} ;; esac'
+    program.write_text(f"#!/bin/sh\n{record}\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    digest = f"registry.example/isotune@sha256:{'0' * 64}"
+    for target in (str(folder), digest):
+        sign(target, KEY)
+        verify_signature(target, KEY)
+    calls = [line.split() for line in said.read_text(encoding="utf-8").splitlines()]
+    assert [call[0] for call in calls] == ["sign-blob", "verify-blob", "sign", "verify"]
+    for call in calls:
+        signs = call[0].startswith("sign")
+        assert call.count("--tlog-upload=false") == signs
+        assert call.count("--use-signing-config=false") == (signs and more)
+        assert call.count("--new-bundle-format=false") == more

@@ -22,7 +22,14 @@ def test_a_wheelhouse_with_the_wheel_makes_the_torch_index_needless(tmp_path: Pa
     sources = Sources(wheelhouse=tmp_path)
     assert INDEX in sources.pip_settings(load_specs()["cpu"])
     (tmp_path / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl").touch()
-    assert sources.pip_settings(load_specs()["cpu"]) == ""
+    assert sources.pip_settings(load_specs()["cpu"], ["x86_64"]) == ""
+    assert INDEX in sources.pip_settings(load_specs()["cpu"], ["aarch64"])
+    assert INDEX in sources.pip_settings(load_specs()["cpu"])
+
+
+def test_an_architecture_whose_torch_is_on_the_usual_index_asks_no_other() -> None:
+    assert Sources().pip_settings(load_specs()["ascend"], ["aarch64"]) == ""
+    assert INDEX in Sources().pip_settings(load_specs()["ascend"], ["x86_64"])
 
 
 def test_given_indexes_come_first_and_through_the_mirrors(tmp_path: Path) -> None:
