@@ -84,7 +84,7 @@ contained() { docker run --rm --network none --read-only --tmpfs /tmp --user 123
 run_in_containers() {
   local id name
   choose_build_options
-  "$VENV/bin/python" build.py --backend cpu "${build_options[@]}"
+  "$VENV/bin/python" build.py --backend cpu ${build_options[@]+"${build_options[@]}"}
   # Volumes, not bind mounts: they work with an engine on another host too, and leave no file of another user here.
   # A new one takes the rights of the image's /out, which any uid of group 0 may write.
   inputs=$(docker volume create) outputs=$(docker volume create)

@@ -43,8 +43,7 @@ def examine(spec: BackendSpec, root: Path, as_json: bool) -> int:
 
     Returns 0, 1 where a check failed, 69 where something is missing.
     """
-    cdi = cdi_kinds(root)
-    seen, runtimes = look_at_engine(spec, cdi)
+    seen, runtimes, cdi = look_at_engine(spec, cdi_kinds(root))
     asked = {
         "root": str(root),
         "seen": seen,
@@ -54,16 +53,22 @@ def examine(spec: BackendSpec, root: Path, as_json: bool) -> int:
     return _run_side(spec, asked)
 
 
-def look_at_engine(spec: BackendSpec, cdi: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what was seen of the engine, as the run side's findings are, and the names of its runtimes."""
+def look_at_engine(
+    spec: BackendSpec, declared: list[str]
+) -> tuple[list[dict[str, Any]], list[str], list[str]]:
+    """Return what was seen of the engine, as the run side's findings are, its runtimes, and its CDI kinds.
+
+    declared: the kinds that files of this host declare; they count where an engine of this host reads them.
+    """
     from images.engine import connect
 
     try:
         engine = connect()
     except UserError as error:
         cure = error.hint or "start Docker, or let DOCKER_HOST name an engine"
-        return [_seen("Docker Engine", "missing", error.message.removeprefix("engine: "), cure)], []
+        return [_seen("Docker Engine", "missing", error.message.removeprefix("engine: "), cure)], [], []
     runtimes = sorted(engine.info.get("Runtimes") or {})
+    cdi = declared if engine.info.get("CDISpecDirs") and _is_local() else []
     version = f"{engine.info.get('ServerVersion', 'unknown')} on {engine.architecture}"
     seen = [_seen("Docker Engine", "present", version), _seen("docker buildx", "present")]
     if engine.architecture not in spec.architectures:
@@ -73,7 +78,11 @@ def look_at_engine(spec: BackendSpec, cdi: list[str]) -> tuple[list[dict[str, An
     built = engine.digest(f"isotune:{spec.image}")
     detail = built or f"not here: python build.py {spec.selection}"
     seen.append(_seen(f"isotune:{spec.image}", "present" if built else "note", detail, needed=False))
-    return [one for one in seen if one], runtimes
+    return [one for one in seen if one], runtimes, cdi
+
+
+def _is_local() -> bool:
+    return os.environ.get("DOCKER_HOST", "unix://").startswith("unix://")
 
 
 def _support(spec: BackendSpec, found: list[str]) -> dict[str, Any]:
@@ -91,8 +100,7 @@ def _support(spec: BackendSpec, found: list[str]) -> dict[str, Any]:
 
 def _disk(folder: str) -> dict[str, Any]:
     """The free space where the engine keeps its images; an engine elsewhere does not tell it."""
-    is_local = os.environ.get("DOCKER_HOST", "unix://").startswith("unix://")
-    if not is_local or not Path(folder).is_dir():
+    if not (folder and _is_local() and Path(folder).is_dir()):
         return _seen("disk", "unknown", "the engine keeps its images on another machine", needed=False)
     free = shutil.disk_usage(folder).free / 2**30
     return _seen("disk", "note", f"{free:.1f} GiB free in {folder}", needed=False)

@@ -43,6 +43,11 @@ CURES = [
         "this engine's store has no OCI images: turn on its containerd image store",
     ),
     (
+        r"(?i)multi-platform build is not supported|docker exporter does not.*manifest lists",
+        "this engine's store holds one platform per name: turn on its containerd image store, or build one "
+        "at a time with a --tag for each",
+    ),
+    (
         r"changed after the base image|was replaced: it came from|is refused here",
         "a package of the lock brings its own torch: take it out of the stack, or add it to `provided`",
     ),

@@ -63,7 +63,7 @@ make_venv() { # make_venv FOLDER LOCK...: every wheel is compared with the lock'
       fi
     fi
     "$folder/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes --no-deps \
-      --only-binary=:all: "${links[@]}" "${extra[@]}" -r "images/locks/$lock/requirements.txt" || {
+      --only-binary=:all: ${links[@]+"${links[@]}"} ${extra[@]+"${extra[@]}"} -r "images/locks/$lock/requirements.txt" || {
       echo "error: images/locks/$lock/requirements.txt: could not be installed into $folder" >&2
       echo "hint: behind a mirror set PIP_INDEX_URL, behind a TLS proxy PIP_CERT; torch's wheel may lie in WHEELHOUSE=DIR" >&2
       return 69

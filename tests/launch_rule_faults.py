@@ -137,6 +137,12 @@ BY_RULES = [
     broken(
         "another address in a JobSet", "jobset", "ranks", lambda d: set_env(d, "PET_MASTER_ADDR", "isotune-0")
     ),
+    broken(
+        "a JobSet that a deadline does not end",
+        "jobset",
+        "exit",
+        lambda d: last(d)["failurePolicy"]["rules"][0].update(onJobFailureReasons=["PodFailurePolicy"]),
+    ),
     broken("one pod tried again alone", "jobset", "exit", lambda d: job(d).update(backoffLimit=6)),
     broken("Trainer's container renamed", "trainjob", "names", lambda d: container(d).update(name="train")),
     broken(

@@ -111,5 +111,7 @@ def _backend(launch: Launch, given: set[str]) -> Iterator[str]:
         yield f"{spec.image}: runtime.docker_options: no word for {', '.join(extras.unknown)} in a manifest"
     if launch.options.exceptions and not extras.exceptions:
         yield f"--exceptions: the spec of {spec.image} has none; leave it out"
+    if launch.options.driver_mounts and not spec.runtime.kubernetes.needs_mounts:
+        yield f"--driver-mounts: what {spec.image} needs of the host its plugin brings in; leave it out"
     if launch.options.rank_table and not spec.runtime.kubernetes.rank_table:
         yield f"--rank-table: the spec of {spec.image} has none; leave it out"

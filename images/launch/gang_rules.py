@@ -8,7 +8,7 @@ from typing import Any
 
 from images.faults import KeyPath
 from images.launch.gang import STEP_LABEL, TASK_INDEX, TRAINER_CONTAINER
-from images.launch.job_rules import name_findings, rank_findings, replicated, spec_findings
+from images.launch.job_rules import final_findings, name_findings, rank_findings, replicated, spec_findings
 from images.launch.kubernetes import FAILS_AT_ONCE
 from images.launch.pod_rules import Finding, variables
 
@@ -44,6 +44,7 @@ def gang_findings(kind: str, document: dict[str, Any], others: list[Any]) -> Ite
 
 def _runtime(document: dict[str, Any]) -> Iterator[Finding]:
     template = (document.get("spec") or {}).get("template") or {}
+    yield from final_findings(("spec", "template", "spec"), template.get("spec") or {})
     for path, spec, _ in replicated(("spec", "template"), template):
         yield from spec_findings(path, spec)
         containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from images.faults import KeyPath
-from images.launch.kubernetes import FAILS_AT_ONCE, INDEX, SAVED_AND_STOPPED
+from images.launch.kubernetes import FAILS_AT_ONCE, FINAL, INDEX, SAVED_AND_STOPPED
 from images.launch.pod_rules import Finding, variables
 
 NAME = re.compile(r"^[a-z](?:[-a-z0-9]*[a-z0-9])?$")
@@ -28,6 +28,7 @@ def job_findings(kind: str, document: dict[str, Any], others: list[Any]) -> Iter
             yield from _reached(path, spec, name, service)
         yield from _positive(("spec", "ttlSecondsAfterFinished"), spec)
     if kind == "JobSet":
+        yield from final_findings(("spec",), document.get("spec") or {})
         for path, spec, group in replicated((), document):
             yield from spec_findings(path, spec)
             yield from _indexed(path, spec, f"{name}-{group}-0-0.{name}")
@@ -77,6 +78,20 @@ def spec_findings(path: KeyPath, spec: dict[str, Any]) -> Iterator[Finding]:
         what = f"exit code {code} leads to {found.get(code, 'another try')}"
         yield place, "manifest-exit", what, f"action: {wanted[code]}"
     yield from _positive((*path, "activeDeadlineSeconds"), spec)
+
+
+def final_findings(path: KeyPath, spec: dict[str, Any]) -> Iterator[Finding]:
+    """Yield what a JobSet would start again though its job said that it is over."""
+    rules = (spec.get("failurePolicy") or {}).get("rules") or []
+    ends = {
+        reason
+        for rule in rules
+        if rule.get("action") == "FailJobSet"
+        for reason in rule["onJobFailureReasons"]
+    }
+    for reason in [reason for reason in FINAL if reason not in ends]:
+        cure = f"action: FailJobSet, onJobFailureReasons: [{', '.join(FINAL)}]"
+        yield (*path, "failurePolicy"), "manifest-exit", f"a job that ended by {reason} starts again", cure
 
 
 def _positive(path: KeyPath, spec: dict[str, Any]) -> Iterator[Finding]:

@@ -18,6 +18,8 @@ from images.launch.pod import (
 # The exit codes of `train`: wrong use, data or recipe is as wrong the second time.
 FAILS_AT_ONCE = [64, 65, 78]
 SAVED_AND_STOPPED = 75
+# Reasons of a failed Job after which its JobSet fails too; it would start all others again.
+FINAL = ["PodFailurePolicy", "DeadlineExceeded"]
 INDEX = "batch.kubernetes.io/job-completion-index"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 REPLICATED = "node"
@@ -91,8 +93,8 @@ def job_spec(launch: Launch, template: dict[str, Any], container: str = CONTAINE
 
 
 def failure_policy(launch: Launch) -> dict[str, Any]:
-    """Return a JobSet's policy: a job that its exit code failed is not tried again."""
-    rule = {"name": "wrongUse", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+    """Return a JobSet's policy: a job that its exit code or its deadline failed is not tried again."""
+    rule = {"name": "final", "action": "FailJobSet", "onJobFailureReasons": FINAL}
     return {
         "maxRestarts": launch.options.retries,
         "restartStrategy": "BlockingRecreate",

@@ -132,6 +132,10 @@ class LaunchOptions(BaseModel):
     ttl: Duration = Field("7d", description="a finished job is deleted after this time")
     retries: int = Field(3, ge=0, description="incidents after which the job starts again and resumes")
     rank_table: bool = Field(False, description="mount the table of ranks that the cluster's operator fills")
+    driver_mounts: bool = Field(
+        False,
+        description="mount the driver's libraries by hostPath: nodes lack the vendor's container runtime",
+    )
     annotated_devices: bool = Field(
         True,
         description="volcano: take the cards from the annotation of its plugin, where the backend has one",
@@ -161,7 +165,7 @@ PLACES = {
     **dict.fromkeys(
         ("namespace", "resource", "queue", "priority", "node_selector", "tolerations", "labels"), KUBERNETES
     ),
-    **dict.fromkeys(("annotations", "spread", "retries"), KUBERNETES),
+    **dict.fromkeys(("annotations", "spread", "retries", "driver_mounts"), KUBERNETES),
     "master_port": ("compose", "indexed-job", "jobset", "volcano"),
     "deadline": ("job", "indexed-job", "jobset", "trainjob"),
     "ttl": ("job", "indexed-job", "jobset", "volcano"),

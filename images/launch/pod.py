@@ -163,7 +163,16 @@ def _volumes(launch: Launch) -> list[dict[str, Any]]:
     if launch.options.rank_table and (table := launch.spec.runtime.kubernetes.rank_table):
         name = table.config_map.format(name=launch.options.name)
         volumes.append({"name": "rank-table", "configMap": {"name": name}})
-    return volumes
+    return volumes + [
+        {"name": name, "hostPath": {"path": source}} for name, source, _ in _driver_mounts(launch)
+    ]
+
+
+def _driver_mounts(launch: Launch) -> list[tuple[str, str, str]]:
+    """Return (volume, path of the host, path inside) of the driver's files, where they were asked for."""
+    mounts = launch.spec.runtime.mounts if launch.options.driver_mounts else []
+    parts = [mount.split(":") for mount in mounts]
+    return [(f"driver-{number}", source, target) for number, (source, target, *_) in enumerate(parts)]
 
 
 def _mounts(launch: Launch) -> list[dict[str, Any]]:
@@ -180,7 +189,8 @@ def _mounts(launch: Launch) -> list[dict[str, Any]]:
     mounts.append({"name": "tmp", "mountPath": "/tmp"})
     if launch.options.rank_table and (table := launch.spec.runtime.kubernetes.rank_table):
         mounts.append({"name": "rank-table", "mountPath": table.mount, "readOnly": True})
-    return mounts
+    driver = _driver_mounts(launch)
+    return mounts + [{"name": name, "mountPath": target, "readOnly": True} for name, _, target in driver]
 
 
 def recipe_map(launch: Launch) -> str:

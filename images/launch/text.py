@@ -68,10 +68,16 @@ def notes(launch: Launch) -> list[str]:
         )
     if launch.has_devices and spec.runtime.groups and not options.groups:
         names = ", ".join(spec.runtime.groups)
-        node = (spec.runtime.devices or ["the device"])[-1].format(index=0)
+        node = (spec.runtime.devices or ["the device"])[0].format(index=0)
         found.append(
-            f"groups: device nodes belong to {names} of the host; if the user may not open them,"
-            f' add --groups "$(stat -c %g {shlex.quote(node)})"'
+            f"groups: device nodes belong to {names} of the host; if the user may not open them, add --groups"
+            f" with the numbers that `build.py doctor {spec.selection}` tells there, such as"
+            f' "$(stat -c %g {shlex.quote(node)})"'
+        )
+    if launch.shape != "compose" and spec.runtime.kubernetes.needs_mounts and not options.driver_mounts:
+        found.append(
+            "driver: its libraries are brought in by the vendor's container runtime on the nodes; where that"
+            " is missing, add --driver-mounts"
         )
     if any(place.path.startswith(".") for place in launch.places.values() if not place.claim):
         found.append("paths that begin with a dot are seen from this file's folder")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,8 +73,30 @@ def test_cdi_files_of_the_host_are_read_and_damaged_ones_left(tmp_path: Path) ->
     (folder / "list.yaml").write_text("- 1\n", encoding="utf-8")
     (folder / "notes.txt").write_text("kind: other/thing\n", encoding="utf-8")
     assert doctor.cdi_kinds(tmp_path) == ["hygon.com/hcu", "nvidia.com/gpu"]
+    # Without an engine that reads them they help nobody.
     found = json.loads(run("--backend", "cuda", "--root", tmp_path, "--json").stdout)
-    assert found["docker_options"][0] == "--device=nvidia.com/gpu=all"
+    assert found["docker_options"][0] == "--gpus=all"
+
+
+@pytest.mark.parametrize(
+    ("info", "host", "kinds"),
+    [
+        ({"CDISpecDirs": ["/etc/cdi"]}, "unix:///run/docker.sock", ["nvidia.com/gpu"]),
+        ({"CDISpecDirs": []}, "unix:///run/docker.sock", []),
+        ({}, "unix:///run/docker.sock", []),
+        ({"CDISpecDirs": ["/etc/cdi"]}, "ssh://elsewhere", []),
+    ],
+)
+def test_cdi_counts_where_the_engine_of_this_host_reads_it(
+    monkeypatch: pytest.MonkeyPatch, info: dict[str, Any], host: str, kinds: list[str]
+) -> None:
+    engine = SimpleNamespace(info=info, architecture="x86_64", digest=lambda reference: None)
+    monkeypatch.setattr("images.engine.connect", lambda: engine)
+    monkeypatch.setenv("DOCKER_HOST", host)
+    seen, _, found = doctor.look_at_engine(load_specs()["cuda"], ["nvidia.com/gpu"])
+    assert found == kinds
+    support = next(one for one in seen if one["name"].startswith(("nvidia", "nvidia.com")))
+    assert (support["status"] == "present") is bool(kinds)
 
 
 def test_an_engine_without_support_is_a_fault_only_where_no_node_can_be_named() -> None:

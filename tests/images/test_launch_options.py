@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from build_command import BuildCommand
-from launched import launch_text, launched, places
+from launched import launch_text, launched, places, pod_of
 
 from images.errors import UserError
 from images.launch.options import PLACES, SHAPES, LaunchOptions
@@ -171,3 +171,21 @@ def test_the_command_prints_to_stdout_and_errors_to_stderr(build_py: BuildComman
     assert (done.returncode, done.stdout) == (64, "")
     assert done.stderr.count("error: ") == 3
     assert "hint: 3 faults; build.py launch --help" in done.stderr
+
+
+def test_the_driver_s_files_are_mounted_where_no_runtime_of_the_vendor_does_it() -> None:
+    without, mounted = launched("ascend", "job"), launched("ascend", "job", "--driver-mounts")
+    assert not [volume for volume in pod_of(without)["volumes"] if "hostPath" in volume]
+    volumes = {
+        volume["name"]: volume["hostPath"]["path"]
+        for volume in pod_of(mounted)["volumes"]
+        if "hostPath" in volume
+    }
+    mounts = {entry["name"]: entry for entry in pod_of(mounted)["containers"][0]["volumeMounts"]}
+    assert "/usr/local/Ascend/driver/lib64" in volumes.values()
+    assert all(
+        mounts[name]["readOnly"] and mounts[name]["mountPath"] == path for name, path in volumes.items()
+    )
+    assert "add --driver-mounts" in launch_text(["--backend=ascend", "--as=job", *places("job")])
+    with pytest.raises(UserError, match="its plugin brings in"):
+        launched("hygon", "job", "--driver-mounts")
