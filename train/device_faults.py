@@ -1,4 +1,6 @@
-"""Faults of a device while it computes: told with what they are and how to go on, not with a traceback."""
+"""Faults of a device while it computes, or of the way to other processes: told with what they are and how to
+go on, not with a traceback.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 from train.checks.host.faults import explain
 from train.errors import EXIT_TRAINING, EXIT_UNAVAILABLE, UserError
 from train.image import read_build_info
+from train.launch_reports import LOST
 
 PINNED = ("pinned memory", "pin_memory", "mallochost", "hostalloc", "host_alloc")
 OUT_OF_MEMORY = (
@@ -34,13 +37,23 @@ FAILED = (
     "unrecognized error",
 )
 """In the messages of torch's device types and of the libraries below them, in lower case."""
+CUT_OFF = (
+    "gloo/transport/tcp",
+    "ncclremoteerror",
+    "connection was likely closed",
+    "connection closed by peer",
+    "connection reset by peer",
+)
+"""In the messages of gloo, NCCL (RCCL has the same words) and torch's store where another process is gone or
+does not answer."""
 LONGEST = 400
 """Characters of a library's message that are shown."""
 
 
 @contextlib.contextmanager
 def told(output: Path | None = None) -> Iterator[None]:
-    """Within it a device's fault becomes a UserError: exit 69, or 70 where memory does not suffice.
+    """Within it a device's fault becomes a UserError: exit 69, or 70 where memory does not suffice or another
+    process is gone.
 
     output: of a run, whose checkpoints say where it would go on. Other errors pass as they are.
     """
@@ -54,24 +67,21 @@ def told(output: Path | None = None) -> Iterator[None]:
 
 
 def told_as(fault: RuntimeError, output: Path | None = None) -> UserError | None:
-    """The fault in words, with its cure; None where it is not a device's."""
+    """The fault in words, with its cure; None where it is no such fault."""
     text = str(fault).lower()
     words = " ".join(str(fault).split())[:LONGEST]
-    if any(word in text for word in PINNED) and any(word in text for word in FAILED):
-        return UserError(
-            f"pinned memory: the device fails with it: {words}",
-            f"--set pinned_memory=off{_goes_on(output)}",
-            EXIT_UNAVAILABLE,
-        )
-    if any(word in text for word in OUT_OF_MEMORY):
-        return UserError(
-            f"out of memory: {words}",
-            "a smaller batch or max_length, or a larger device",
-            EXIT_TRAINING,
-        )
+    if error := _of_memory(text, words, output):
+        return error
     if known := next(iter(explain(_known_errors(), str(fault))), None):
         return UserError(
             f"device: {known.cause}: {words}", f"{known.cure}{_goes_on(output)}", known.exit_code
+        )
+    if any(word in text for word in CUT_OFF):
+        return UserError(
+            f"{LOST}: {words.partition('. This is typically')[0]}",
+            "it was killed, its host went down or the network broke: its own log, on its node, says more"
+            f"{_goes_on(output)}",
+            EXIT_TRAINING,
         )
     if any(word in text for word in MISSING):
         return UserError(
@@ -85,6 +95,22 @@ def told_as(fault: RuntimeError, output: Path | None = None) -> UserError | None
             f"device: it failed: {words}",
             f"train doctor looks at the device{_goes_on(output)}",
             EXIT_UNAVAILABLE,
+        )
+    return None
+
+
+def _of_memory(text: str, words: str, output: Path | None) -> UserError | None:
+    if any(word in text for word in PINNED) and any(word in text for word in FAILED):
+        return UserError(
+            f"pinned memory: the device fails with it: {words}",
+            f"--set pinned_memory=off{_goes_on(output)}",
+            EXIT_UNAVAILABLE,
+        )
+    if any(word in text for word in OUT_OF_MEMORY):
+        return UserError(
+            f"out of memory: {words}",
+            "a smaller batch or max_length, or a larger device",
+            EXIT_TRAINING,
         )
     return None
 

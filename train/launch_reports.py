@@ -14,6 +14,8 @@ from train.errors import EXIT_CHECK_FAILED, EXIT_STOPPED, EXIT_TRAINING
 
 FIRST_CRASHED = "rank 0 failed: "
 """Begins what the other ranks raise where rank 0 crashed in work that it does for all."""
+LOST = "the connection to another process was lost"
+"""Begins what a rank says where another one does not answer any more: what that one says is the cause."""
 
 VARIABLE = "ISOTUNE_RANK_REPORTS"
 """Names the folder, in the environment of the processes."""
@@ -108,7 +110,9 @@ def verdict(reports: Reports, asked: int | None) -> tuple[int, list[str]]:
     """
     endings = sorted((one for one in reports.endings() if one.code), key=lambda ending: ending.at)
     stops = [one for one in endings if _is_stop(one)]
-    told = [one for one in endings if one.message and not one.is_crash and not _is_stop(one)]
+    worded = [one for one in endings if one.message and not one.is_crash and not _is_stop(one)]
+    lost = [one for one in worded if LOST in one.message]
+    told = [one for one in worded if one not in lost]
     killed = [one for one in endings if not one.message]
     crashes = [one for one in endings if one.is_crash]
     stopped = [(one.code, one.message.splitlines()) for one in stops]
@@ -123,6 +127,8 @@ def verdict(reports: Reports, asked: int | None) -> tuple[int, list[str]]:
         # The rank that crashed has the traceback; the others only heard of it.
         first = min(crashes, key=lambda one: (f"RuntimeError: {FIRST_CRASHED}" in one.message, one.at))
         return EXIT_CHECK_FAILED, [*_errors(reports, first.rank), *_prefixed(first)]
+    if lost:
+        return lost[0].code, _prefixed(lost[0])
     return stopped[0] if stopped else _without_a_word(reports, asked)
 
 

@@ -26,6 +26,13 @@ FULL = "NPU out of memory. Tried to allocate 52.00 MiB (NPU 0; 60.96 GiB total c
 WORKSPACE = """NPU function error: call aclnnMoeDistributeDispatchV2 failed, error code is 207001
 [Error]: Failed to apply for memory.
 EL0004: [PID: 316198] Failed to allocate memory."""
+GLOO = """[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [172.18.0.3]:13521: \
+Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the application."""
+# NVIDIA/nccl#934
+NCCL = """NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1347, remote process exited or \
+there was a network error, NCCL version 2.18.5
+ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."""
+STORE = "failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?"
 PINNED = "NPU function error: pinned memory: unrecognized error"
 
 
@@ -37,6 +44,9 @@ PINNED = "NPU function error: pinned memory: unrecognized error"
         (ILLEGAL, "device: it failed: CUDA error: an illegal memory access", EXIT_UNAVAILABLE),
         (HALF, "device: an operator is missing: .*'Half'", EXIT_UNAVAILABLE),
         (MISSING, "device: an operator is missing: .*aten::linalg_inv_ex", EXIT_UNAVAILABLE),
+        (GLOO, "to another process was lost: .*13521: Connection reset by peer\nhint", EXIT_TRAINING),
+        (NCCL, "the connection to another process was lost: .*ncclRemoteError", EXIT_TRAINING),
+        (STORE, "the connection to another process was lost: failed to recv", EXIT_TRAINING),
         (FULL, "out of memory: NPU out of memory", EXIT_TRAINING),
         (WORKSPACE, "out of memory: .*207001", EXIT_TRAINING),
         (PINNED, "pinned memory: the device fails with it", EXIT_UNAVAILABLE),

@@ -16,7 +16,7 @@ from tests.train.checks.build_infos import build_content
 from train import launch
 from train.config import RunConfig
 from train.errors import EXIT_TRAINING, EXIT_UNAVAILABLE, EXIT_USAGE, UserError
-from train.launch_reports import Ending, Reports, verdict
+from train.launch_reports import LOST, Ending, Reports, verdict
 
 WORKER = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
 POD = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "job-0"}
@@ -173,6 +173,29 @@ def test_a_rank_that_was_killed_is_the_cause_and_not_who_missed_it(reports: Ende
 def test_a_crash_shows_the_first_traceback_with_its_rank(reports: Ended) -> None:
     told = reports(Ending(1, 1, "KeyError: 'x'", is_crash=True), Ending(0, 1, "closed", is_crash=True))
     assert verdict(told, None) == (1, ["rank 1: KeyError: 'x'"])
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [
+        (Ending(1, 65, "error: row 3"), 65),
+        (Ending(1, 1, "KeyError: 'x'", is_crash=True), 1),
+        (Ending(1, -9), EXIT_TRAINING),
+    ],
+)
+def test_a_lost_connection_is_the_cause_only_where_no_rank_here_has_another(
+    reports: Ended, cause: Ending, code: int
+) -> None:
+    """It is seen at once, and a rank that crashes may still be writing its traceback."""
+    missed = Ending(0, 70, f"error: {LOST}: reset by peer\nhint: its own log")
+    told = verdict(reports(missed, cause), None)
+    assert told[0] == code
+    assert not any(LOST in line for line in told[1])
+
+
+def test_where_the_other_node_is_gone_its_loss_is_told(reports: Ended) -> None:
+    told = reports(Ending(3, 70, f"error: {LOST}: reset"), Ending(2, 70, f"error: {LOST}: closed"))
+    assert verdict(told, None) == (70, [f"rank 3: error: {LOST}: reset"])
 
 
 def test_who_only_heard_of_a_crash_of_rank_0_is_not_its_cause(reports: Ended) -> None:
