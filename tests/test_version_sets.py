@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -53,6 +54,53 @@ def test_an_unknown_set_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'D'" in capsys.readouterr().err
 
 
+def test_a_record_says_what_ran_and_what_came_of_it() -> None:
+    printed = [
+        "bringing up nodes...",
+        "....F                                          [100%]",
+        "    assert it",
+        "SKIPPED [1] tests/train/test_one.py:3: no file /somewhere/here/file.json",
+        "FAILED tests/train/test_one.py::test_it - ValueError: https://files.example/simple/x: 'x'",
+        "1 failed, 4 passed, 1 skipped in 3.21s",
+    ]
+    arguments = ["tests/train", "-m", "not slow"]
+    tested = "0123456789ab, with changes"
+    text = version_sets.record("H", tested, "torch 2.7.1", arguments, "failed: it", printed)
+    lines = text.splitlines()
+    assert lines[:2] == [
+        "set H: failed: it",
+        "command: python tests/version_sets.py H -- tests/train -m 'not slow'",
+    ]
+    assert lines[3] == "commit: 0123456789ab, with changes"
+    assert lines[4].endswith(", torch 2.7.1")
+    assert lines[5:] == [
+        "",
+        "SKIPPED [1] tests/train/test_one.py:3: no file PATH",
+        "FAILED tests/train/test_one.py::test_it - ValueError: https:/PATH 'x'",
+        "1 failed, 4 passed, 1 skipped in 3.21s",
+    ]
+
+
+def test_the_last_line_is_recorded_whatever_it_says() -> None:
+    assert version_sets.record("H", "", "", [], "failed", ["INTERNALERROR> no disk"]).endswith(
+        "\nINTERNALERROR> no disk\n"
+    )
+
+
+def test_a_commit_with_edited_files_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version_sets, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert version_sets.commit() == "unknown"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "file").write_text("one")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *command], check=True)
+    (tmp_path / "untracked").write_text("")
+    assert re.fullmatch("[0-9a-f]{12}", version_sets.commit())
+    (tmp_path / "file").write_text("two")
+    assert re.fullmatch("[0-9a-f]{12}, with changes", version_sets.commit())
+
+
 def test_failing_tests_and_a_set_that_cannot_be_made_end_with_1(
     layered: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -67,11 +115,22 @@ def test_failing_tests_and_a_set_that_cannot_be_made_end_with_1(
     options, quiet = ["--folder", str(tmp_path)], ["--", "-q", "-p", "no:cacheprovider", "--no-header"]
     good, bad = tmp_path / "test_good.py", tmp_path / "test_bad.py"
     good.write_text("import os\ndef test_it(): assert 'C' in os.environ['ISOTUNE_TEST_PYTHON']\n")
-    bad.write_text("def test_it(): assert False\n")
+    bad.write_text(f"def test_it(): assert not '{tmp_path}'\n")
+    records = tmp_path / "records"
+    options += ["--record", str(records)]
     assert version_sets.main([*options, "C", *quiet, str(good)]) == 0
     assert "set C: passed" in capsys.readouterr().out
+    told = (records / "set-C.txt").read_text(encoding="utf-8").splitlines()
+    assert told[0] == "set C: passed"
+    assert told[-1].startswith("1 passed in ")
     assert version_sets.main([*options, "B", *quiet, str(good)]) == 1
     assert version_sets.main([*options, "B", "C", *quiet, str(bad)]) == 1
+    written = {path.stem: path.read_text(encoding="utf-8") for path in records.iterdir()}
+    assert "set B: failed: the environment could not be made: pip install" in written["set-B"]
+    assert written["set-C"].startswith("set C: failed: pytest ended with 1\n")
+    assert "\nFAILED " in written["set-C"]
+    assert "peft 0.0.1" in written["set-C"]
+    assert str(tmp_path) not in written["set-C"]
     out = capsys.readouterr().out
     assert "set B: failed: the environment could not be made: pip install: no such version" in out
     assert "set C: failed: pytest ended with 1" in out

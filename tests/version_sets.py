@@ -11,9 +11,11 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import venv
+from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
@@ -46,6 +48,12 @@ A10 are A with the torch of other backends; the registry has CUDA builds of it, 
 libraries."""
 BEYOND_CPU = re.compile(r"^torch \S+ requires (nvidia|cuda|triton)")
 """What pip check misses of such a build."""
+ENDS = re.compile(
+    r"^(FAILED|ERROR|SKIPPED) |^=*\s*\d+ (passed|failed|skipped|error|deselected)|^no tests ran"
+)
+"""The lines of pytest's that say what came of it."""
+PLACE = re.compile(r"(?<![\w.])/[\w.+-]+/[^\s'\"]*")
+"""An absolute path, or what follows the scheme of an address."""
 SHOWN = ("torch", "transformers", "peft", "accelerate", "huggingface_hub", "tokenizers", "datasets", "numpy")
 
 
@@ -119,46 +127,91 @@ print(json.dumps(found))
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def run_tests(folder: Path, arguments: list[str]) -> int:
-    """pytest's exit code, with the set's Python for the tests and for the processes that they start."""
+def run_tests(folder: Path, arguments: list[str]) -> tuple[int, list[str]]:
+    """pytest's exit code and what it printed, with the set's Python for the tests and their processes."""
     python = str(python_of(folder))
     environment = {**os.environ, "ISOTUNE_TEST_PYTHON": python}
     tokenizer = Path(sys.prefix) / "qwen3-tokenizer"  # where test.sh puts it
     if tokenizer.exists():
         environment.setdefault("ISOTUNE_TEST_QWEN3", str(tokenizer))
-    return subprocess.run(
-        [python, "-m", "pytest", *arguments], check=False, cwd=ROOT, env=environment
-    ).returncode
+    command = [python, "-m", "pytest", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        lines = []
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    return process.returncode, lines
+
+
+def commit() -> str:
+    """The commit that is tested, and whether tracked files differ from it; `unknown` outside a repository."""
+    told = []
+    for command in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]):
+        done = subprocess.run(["git", "-C", str(ROOT), *command], check=False, capture_output=True, text=True)
+        if done.returncode:
+            return "unknown"
+        told.append(done.stdout.strip())
+    return f"{told[0]}, with changes" if told[1] else told[0]
+
+
+def record(name: str, tested: str, found: str, arguments: list[str], outcome: str, lines: list[str]) -> str:
+    """What a run of a set showed, as the text of a file: no path of this machine is in it."""
+    kept = [line for line in lines if ENDS.match(line)]
+    kept += [line for line in lines[-1:] if line not in kept]
+    text = "\n".join(
+        [
+            f"set {name}: {outcome}",
+            f"command: python tests/version_sets.py {name} -- {shlex.join(arguments)}",
+            f"date: {datetime.now(timezone.utc):%Y-%m-%d}",
+            f"commit: {tested}",
+            f"python {sys.version_info[0]}.{sys.version_info[1]} on {os.uname().machine}, {found}",
+            "",
+            *kept,
+        ]
+    )
+    return PLACE.sub("PATH", text) + "\n"
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Own arguments, and those after `--`, which are pytest's."""
     border = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(
-        description=__doc__, usage="%(prog)s [--folder DIR] SET... -- PYTEST-ARGS..."
+        description=__doc__, usage="%(prog)s [--folder DIR] [--record DIR] SET... -- PYTEST-ARGS..."
     )
     parser.add_argument("sets", nargs="+", choices=sorted(SETS), metavar="SET", help="B, C, H or A10")
     parser.add_argument("--folder", type=Path, default=Path(sys.prefix) / "sets", help="of the environments")
+    parser.add_argument(
+        "--record", type=Path, metavar="DIR", help="write what each set showed to set-NAME.txt"
+    )
     return parser.parse_args(arguments[:border]), arguments[border + 1 :]
 
 
 def main(arguments: list[str]) -> int:
     """1 where the tests of any set failed, or a set could not be made."""
     options, pytest_arguments = parse(arguments)
+    tested = commit()  # before a record is written
     outcomes = {}
     for name in dict.fromkeys(options.sets):
-        folder = options.folder.resolve() / name
-        try:
-            make(folder, SETS[name])
-        except NotMade as fault:
-            outcomes[name] = f"failed: the environment could not be made: {fault}"
-            continue
-        found = ", ".join(f"{key} {value}" for key, value in versions(folder, list(SHOWN)).items())
-        print(f"== set {name}: {found}", flush=True)
-        code = run_tests(folder, pytest_arguments)
-        outcomes[name] = "passed" if code == 0 else f"failed: pytest ended with {code}"
+        found, outcomes[name], lines = run_set(name, options.folder.resolve() / name, pytest_arguments)
+        if options.record:
+            options.record.mkdir(parents=True, exist_ok=True)
+            text = record(name, tested, found, pytest_arguments, outcomes[name], lines)
+            (options.record / f"set-{name}.txt").write_text(text, encoding="utf-8")
     print("\n".join(f"set {name}: {outcome}" for name, outcome in outcomes.items()))
     return int(any(outcome != "passed" for outcome in outcomes.values()))
+
+
+def run_set(name: str, folder: Path, arguments: list[str]) -> tuple[str, str, list[str]]:
+    """The versions of a set, `passed` or why it failed, and what pytest printed."""
+    try:
+        make(folder, SETS[name])
+    except NotMade as fault:
+        return "versions unknown", f"failed: the environment could not be made: {fault}", []
+    found = ", ".join(f"{key} {value}" for key, value in versions(folder, list(SHOWN)).items())
+    print(f"== set {name}: {found}", flush=True)
+    code, lines = run_tests(folder, arguments)
+    return found, "passed" if code == 0 else f"failed: pytest ended with {code}", lines
 
 
 if __name__ == "__main__":

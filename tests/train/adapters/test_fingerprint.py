@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_the_manifest_says_of_which_base_and_in_which_way(
     assert manifest.kind == kind
     assert manifest.base["folder"] == tiny.name
     assert set(manifest.base["files"]) == {"config.json", "model.safetensors"}
-    assert manifest.versions["torch"] == torch.__version__
+    assert manifest.versions["torch"] == version("torch")
     assert manifest.parametrisation["r" if kind == "lora" else "oft_block_size"] in (8, 32)
     figures = manifest.fingerprint
     assert (figures.dtype, figures.device) == ("float32", "cpu")

@@ -6,6 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_a_run_leaves_what_the_design_promises(recipe: dict[str, Any], tmp_path:
     assert written["recipe"]["adapter"] == adapter
     assert written["inputs"]["model"]["model.safetensors"].startswith("sha256:")
     assert next(iter(written["inputs"]["data"].values())).startswith("sha256:")
-    assert written["versions"]["torch"] == torch.__version__
+    assert written["versions"]["torch"] == version("torch")
     assert written["device"]["precision"]["value"] == "fp32"
     results = written["results"]
     assert results["num_steps"] == 4

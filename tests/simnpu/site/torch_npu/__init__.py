@@ -33,6 +33,9 @@ def _register() -> None:
 
     torch._register_device_module("npu", module)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    from torch_npu import distributed
+
+    distributed.register()
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     register_optimizer_step_pre_hook(lambda *_: native.begin_step())
