@@ -109,7 +109,7 @@ def _of_memory(text: str, words: str, output: Path | None) -> UserError | None:
     if any(word in text for word in OUT_OF_MEMORY):
         return UserError(
             f"out of memory: {words}",
-            "a smaller batch or max_length, or a larger device",
+            "a smaller batch or max_length, a larger device; eval, generate and merge: --device cpu",
             EXIT_TRAINING,
         )
     return None

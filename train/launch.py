@@ -192,10 +192,11 @@ def _watch(agent: subprocess.Popen[bytes], reports: Reports) -> None:
 
 
 def _kill_rest(agent: subprocess.Popen[bytes], reports: Reports) -> None:
-    """No process outlives this one where it ends by a fault of its own."""
+    """No process outlives this one where it ends by a fault of its own, or torchrun was killed."""
     if agent.poll() is None:
         agent.kill()
         agent.wait()
+    if agent.returncode < 0:
         for pid in reports.pids().values():
             _send(pid, signal.SIGKILL)
 

@@ -43,7 +43,7 @@ def test_a_run_takes_the_policy_of_the_image(
     assert device["attn_implementation"]["value"] == "sdpa"
     assert device["pinned_memory"]["value"] is False
     assert device["packing"]["value"] == "by sample"
-    assert device["rotations"]["value"] == "solver"
+    assert device["rotations"]["value"] == "products"
     lines = step_lines(tmp_path / "run")
     assert lines[0]["loss_scale"] == 2**16
     assert sum(line["num_skipped_steps"] for line in lines) == 0

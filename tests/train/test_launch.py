@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -228,3 +230,17 @@ def test_the_command_refuses_more_processes_than_cores_before_anything_starts(
     assert done.returncode == EXIT_UNAVAILABLE
     assert done.stderr.startswith("error: --nproc 9999: there are ")
     assert not recipe["output"].exists()
+
+
+@pytest.mark.parametrize(("ending", "alive"), [(-9, False), (1, True)])
+def test_ranks_of_a_torchrun_that_was_killed_do_not_train_on(
+    tmp_path: Path, ending: int, alive: bool
+) -> None:
+    """One that ended by itself has ended them: their numbers may be another's by now."""
+    with subprocess.Popen(["sleep", "60"]) as rank:
+        reports = SimpleNamespace(pids=lambda: {0: rank.pid})
+        launch._kill_rest(SimpleNamespace(poll=lambda: ending, returncode=ending), reports)  # type: ignore[arg-type]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            rank.wait(0.5)
+        assert (rank.poll() is None) is alive
+        rank.kill()

@@ -143,9 +143,25 @@ def inverse_by_halves(matrices: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def has_kernel(device: torch.device, *names: str) -> bool:
+    """Whether one of torch's operators of these names computes on the device itself.
+
+    Where none does, torch may compute it on the CPU without a word: a copy there and back in each call.
+    """
+    if device.type in ("cpu", "cuda"):
+        return True
+    try:
+        key = torch._C._dispatch_key_for_device(device.type)
+        return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for name in names)
+    except (AttributeError, RuntimeError):  # not torch's public interface
+        return False
+
+
 @lru_cache(maxsize=8)
 def has_solver(device: torch.device) -> bool:
-    """Whether the device inverts a batch of small matrices, and gets it right."""
+    """Whether the device itself inverts a batch of small matrices, and gets it right."""
+    if not has_kernel(device, "aten::linalg_inv_ex", "aten::linalg_inv_ex.inverse"):
+        return False
     matrices = torch.tensor([[[1.0, 2.0], [-2.0, 1.0]], [[1.0, -0.5], [0.5, 1.0]]], device=device)
     try:
         inverted = torch.linalg.inv_ex(matrices).inverse

@@ -40,7 +40,11 @@ NAMED_VERSIONS = ("torch", "transformers", "peft")
 
 @dataclass(frozen=True)
 class AdapterManifest:
-    """The content of isotune.json. `base`: folder, model_type, and files: name -> sha256."""
+    """The content of isotune.json.
+
+    `base`: folder, model_type, and files: name -> sha256. `thinking`: the chat template's switch when the
+    samples were rendered; prompts at serving time need the same.
+    """
 
     kind: str
     parametrisation: dict[str, Any]
@@ -48,6 +52,7 @@ class AdapterManifest:
     base: dict[str, Any]
     fingerprint: Fingerprint = field(repr=False)
     versions: dict[str, str | None]
+    thinking: str = "auto"
     isotune: str = __version__
     schema: int = SCHEMA
 
@@ -75,7 +80,9 @@ def base_files(hashes: dict[str, str]) -> dict[str, str]:
     }
 
 
-def write_manifest(saved: AdapterConfig, model: PeftModel, base: Path, hashes: dict[str, str]) -> None:
+def write_manifest(
+    saved: AdapterConfig, model: PeftModel, base: Path, hashes: dict[str, str], thinking: str = "auto"
+) -> None:
     """Write isotune.json for a model and its adapter, just saved.
 
     `hashes`: name -> sha256 of the base's files. UserError (exit 70) where the logits are not finite.
@@ -89,6 +96,7 @@ def write_manifest(saved: AdapterConfig, model: PeftModel, base: Path, hashes: d
         base={"folder": name_of(base), "model_type": inside.config.model_type, "files": base_files(hashes)},
         fingerprint=take(model, make_probe(rows)),
         versions=present_versions(),
+        thinking=thinking,
     )
     # One line for each part: the hundreds of figures in a column of their own would hide all others.
     content = {"schema": SCHEMA, "isotune": __version__, **asdict(manifest)}

@@ -155,6 +155,7 @@ def load_adapter(
                 model,
                 str(folder),
                 is_trainable=trainable,
+                torch_device="cpu",  # PEFT would read the file through any card that it finds
                 autocast_adapter_dtype=True,
                 ignore_mismatched_sizes=True,
             )

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tempfile
 import time
 import zipfile
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Arrays = dict[str, numpy.ndarray]
 
 KEPT_ENTRIES = 64
+OWN_NAME = re.compile(r"[0-9a-f]{64}(?:\.npz|-\w+\.tmp)")
 """So many entries stay in the folder, those used last."""
 _DAMAGE = (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
@@ -116,7 +118,9 @@ def _write(path: Path, arrays: Arrays, notes: list[str]) -> None:
     import numpy
 
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f"{path.stem}-", suffix=".tmp", delete=False
+        ) as file:
             try:
                 numpy.savez(file, **arrays)
                 file.flush()
@@ -133,8 +137,12 @@ def _write(path: Path, arrays: Arrays, notes: list[str]) -> None:
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Entries beyond those that are kept, and what a killed process left half written a day ago."""
-    entries = sorted(folder.glob("*.npz"), key=lambda path: path.stat().st_mtime)
-    half = [path for path in folder.glob("*.tmp") if time.time() - path.stat().st_mtime > 86_400]
+    """Entries beyond those that are kept, and what a killed process left half written a day ago.
+
+    Only what carries a name of ours: the folder may be anybody's.
+    """
+    own = [path for path in folder.iterdir() if OWN_NAME.fullmatch(path.name)]
+    entries = sorted((path for path in own if path.suffix == ".npz"), key=lambda path: path.stat().st_mtime)
+    half = [path for path in own if path.suffix == ".tmp" and time.time() - path.stat().st_mtime > 86_400]
     for path in entries[:-KEPT_ENTRIES] + half:
         path.unlink(missing_ok=True)

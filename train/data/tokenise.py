@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from train.data.sample import IGNORED, Sample, TemplateFault
 from train.data.turns import Turn, chains, pieces
+from train.loop.heartbeat import HEARTBEAT
 
 if TYPE_CHECKING:
     from train.data.formats import Record
@@ -36,6 +37,7 @@ def tokenise(template: ChatTemplate, records: Iterable[Record]) -> Iterator[list
     batch: list[_Plan] = []
     size = 0
     for record in records:
+        HEARTBEAT.beat("reading data")
         try:
             batch.append(_Plan(record.place, chains(template.turns(record))))
         except TemplateFault as fault:

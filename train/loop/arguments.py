@@ -11,6 +11,9 @@ from train.config import RunConfig
 from train.device import DeviceChoices
 from train.loop.schedule import schedule_arguments
 
+FUSED_IS_TORCH_S = ("cpu", "cuda")
+"""Device types whose fused optimizers are torch's own code."""
+
 
 def training_arguments(
     config: RunConfig, choices: DeviceChoices, scratch: Path, may_skip_tensors: bool = False
@@ -22,6 +25,7 @@ def training_arguments(
     arguments = TrainingArguments(
         output_dir=str(scratch),
         **schedule_arguments(config),
+        **optimizer_arguments(choices),
         per_device_train_batch_size=config.per_device_train_batch_size,
         per_device_eval_batch_size=config.per_device_train_batch_size,
         gradient_checkpointing=config.gradient_checkpointing,
@@ -50,6 +54,17 @@ def training_arguments(
     # Several devices in one process would be torch's DataParallel: a packed row cannot be cut for it.
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
+
+
+def optimizer_arguments(choices: DeviceChoices) -> dict[str, str]:
+    """Which AdamW: the library's default, fused where torch has it, or the plain one where that is not safe.
+
+    torch leaves the skip of an overflowed fp16 step to a fused kernel, and nobody learns of it; another
+    device's kernel may not know of skips at all, and then writes NaN into the weights (op-plugin's
+    `_fused_adamw_`, up to its v2.10).
+    """
+    knows = choices.device.value.partition(":")[0] in FUSED_IS_TORCH_S
+    return {} if knows and choices.precision.value != "fp16" else {"optim": "adamw_torch"}
 
 
 def begin_loss_scale(accelerator: Any, choices: DeviceChoices) -> None:

@@ -46,11 +46,12 @@ def attend_by_sample(
     query [1, heads, tokens, width], key and value [1, groups, tokens, width]; sample_lengths: tokens of each
     sample, in order. Returns [1, tokens, heads, width]. Splitting makes views, and one copy in the backward.
     """
-    if sample_lengths is None or len(sample_lengths) == 1:
+    is_whole = sample_lengths is None or len(sample_lengths) == 1
+    if is_whole and (attention_mask is not None or _window(query, sliding_window) is None):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **named
         )
-    lengths = list(sample_lengths)
+    lengths = list(sample_lengths or [query.shape[2]])
     grouped = query.shape[1] != key.shape[1]
     parts = []
     for one, its_key, its_value in zip(

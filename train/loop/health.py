@@ -23,6 +23,8 @@ VERY_LOW = 0.02
 """A share of ln V: 0.24 nats of Qwen's 11.93. Answers that a model was not trained on cost it 1 to 4 nats."""
 PRETRAINED_HIGH = 6.0
 """Nats. A pretrained model starts at about 1 to 4 (field notes A); above this something does not fit."""
+BY_CHANCE = 1e-9
+"""The probability that a sound tensor is taken for a dead one."""
 REAL_VOCABULARY = 32_000
 """A model of so many tokens was pretrained by somebody; one of fewer may be a toy that starts at ln V."""
 
@@ -77,17 +79,23 @@ class GradientCheck:
 
     It can tell only after a step that changed weights: LoRA's B starts at zero, so A has no gradient until B
     has moved, and a step at a learning rate of zero (warmup) or one that a loss scale skips moves nothing.
+
+    parameters: name -> tensor. block_dropout: the share of a tensor's blocks (rows) that a step leaves out.
     """
 
-    def __init__(self, parameters: dict[str, torch.nn.Parameter]) -> None:
+    def __init__(self, parameters: dict[str, torch.nn.Parameter], block_dropout: float = 0.0) -> None:
         self.parameters = parameters
+        self.block_dropout = block_dropout
+        self.looks = 0
         self.without: set[str] = set(parameters)
 
     def look(self) -> None:
         """Call after a backward pass, before gradients are cleared."""
+        self.looks += 1
         for name in list(self.without):
             gradient = self.parameters[name].grad
-            if gradient is not None and bool((gradient != 0).any()):
+            # After an overflow every gradient is NaN, that of a tensor without a part in the loss too.
+            if gradient is not None and bool((gradient != 0).any() & gradient.isfinite().all()):
                 self.without.discard(name)
 
     def line(self) -> str:
@@ -98,7 +106,9 @@ class GradientCheck:
         """The tensors that nothing would ever change, by name; not those of experts: no token may have been
         sent there yet.
         """
-        dead = [name for name in self.without if not may_lack_gradient(name)]
+        dead = [
+            name for name in self.without if not may_lack_gradient(name) and self.looks >= self._enough(name)
+        ]
         if not dead:
             return None
         return Finding(
@@ -109,6 +119,13 @@ class GradientCheck:
             "these layers take no part in the loss",
             "leave them out of target_modules",
         )
+
+    def _enough(self, name: str) -> int:
+        """The steps after which chance alone, at one in a billion, explains no tensor without a gradient."""
+        if not 0 < self.block_dropout < 1:
+            return 1
+        each = len(self.parameters[name]) * math.log(self.block_dropout)
+        return max(1, math.ceil(math.log(BY_CHANCE) / each))
 
 
 def require_finite(step: int, **figures: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
@@ -171,12 +172,21 @@ class MetricsFile:
         self._file.close()
 
 
+NO_NUMBERS = ("nan", "inf", "-inf")
+
+
 def _text(line: Line | Aside) -> str:
     if isinstance(line, Finding):
         return json.dumps({"finding": asdict(line)}, ensure_ascii=False) + "\n"
     if isinstance(line, CardSample):
         return json.dumps({"telemetry": asdict(line)}, ensure_ascii=False) + "\n"
-    return json.dumps({name: value for name, value in asdict(line).items() if value is not None}) + "\n"
+    # An overflowed fp16 step has such figures; JSON has no word for them.
+    fields = {
+        name: value if not isinstance(value, float) or math.isfinite(value) else str(value)
+        for name, value in asdict(line).items()
+        if value is not None
+    }
+    return json.dumps(fields, allow_nan=False) + "\n"
 
 
 def _read(path: Path) -> list[Line | Aside]:
@@ -191,6 +201,7 @@ def _read(path: Path) -> list[Line | Aside]:
 
 
 def _line(fields: dict[str, Any]) -> Line | Aside:
+    fields = {name: float(value) if value in NO_NUMBERS else value for name, value in fields.items()}
     if "finding" in fields:
         return Finding(**fields["finding"])
     if "telemetry" in fields:

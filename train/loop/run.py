@@ -78,6 +78,7 @@ def run(config: RunConfig) -> Outcome:
         say(lines)
         started -= seconds_before(start)[0]
         prepared = prepare(config, manifest, start)
+        processes.gather(None)  # one may load far longer than another; a device's own groups wait two minutes
         outcome = fit(prepared, manifest, started)
         outcome.results["seconds"] = time.perf_counter() - started
         manifest.finish(outcome.results)
@@ -109,7 +110,7 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
     with contextlib.closing(lines) as metrics:
         if config.tensorboard and is_first:
             metrics.mirror = EventFile(config.output / "tensorboard", metrics.lines).add
-        gradients = health.GradientCheck(parameters)
+        gradients = health.GradientCheck(parameters, _block_dropout(config))
         saver = Saver(config, prepared.facts, {"answers": answers}, metrics, gradients, run_started)
         watch = _watch(prepared, metrics, manifest)
         try:
@@ -246,9 +247,18 @@ def save_adapter(prepared: Prepared, folder: Path) -> None:
     ).save_pretrained(str(folder))
     (folder / "README.md").unlink(missing_ok=True)  # PEFT's empty card: run.json says what is known
     write_manifest(
-        read_adapter_config(folder), prepared.model, prepared.config.model, prepared.hashes.result()
+        read_adapter_config(folder),
+        prepared.model,
+        prepared.config.model,
+        prepared.hashes.result(),
+        prepared.config.thinking,
     )
     share_files(folder)
+
+
+def _block_dropout(config: RunConfig) -> float:
+    """The share of an adapter tensor's blocks that a forward leaves out."""
+    return config.oft.module_dropout if config.adapter == "oft" else 0.0
 
 
 def _answers(prepared: Prepared, records: Sequence[Record]) -> list[str]:

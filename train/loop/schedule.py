@@ -27,10 +27,7 @@ def learning_rate(config: RunConfig, num_devices: int) -> float:
 
 
 def schedule_arguments(config: RunConfig) -> dict[str, Any]:
-    """Fields of TrainingArguments for steps, schedule and AdamW.
-
-    The optimizer is left to the library's exact AdamW, fused where torch has it.
-    """
+    """Fields of TrainingArguments for steps, schedule and AdamW's settings."""
     settings = {
         name: int(value) if name in COUNTS else value for name, value in config.lr_scheduler_kwargs.items()
     }

@@ -97,6 +97,9 @@ class ResumableTrainer(Trainer):
                 warnings.simplefilter("ignore", UserWarning)
                 scheduler.step()
         if state := self._part("optimizer.pt"):
+            for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):
+                # How it computes is this device's choice; the file may be of another.
+                saved.update({name: group[name] for name in ("fused", "foreach") if name in group})
             optimizer.load_state_dict(state)
         for group, rate in zip(optimizer.param_groups, scheduler.get_last_lr(), strict=True):
             group["lr"] = rate

@@ -32,6 +32,7 @@ class Watchdog:
     def __init__(self, seconds: float, folder: Path, rank: int, tell: Callable[[str], None]) -> None:
         self.seconds, self.folder, self.rank, self.tell = seconds, folder, rank, tell
         self.phase: Phase = "first step"
+        self.patience = 30.0  # seconds for what is written at the end
         self.deadline: float | None = None
         self._changed = threading.Condition()
 
@@ -72,17 +73,22 @@ class Watchdog:
     def _end(self) -> None:
         reason = f"the {self.phase} did not end within {self.limit(self.phase):g} s: the run hangs"
         path = self.folder / f"stacks-{self.rank}.txt"
+        hint = f"where it stood is in {path}; the same command goes on from the last checkpoint; "
+        hint += "a step that needs longer: --set step_timeout_seconds=N, 0 waits for ever"
         with contextlib.suppress(Exception):  # whatever fails here, the process ends
-            with path.open("w", encoding="utf-8") as file:
-                faulthandler.dump_traceback(file, all_threads=True)
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
+            say_fault(self.rank, UserError(reason, hint, EXIT_TRAINING))
+        # What hangs may be the disk itself: files are written by a thread that nobody has to wait for.
+        writer = threading.Thread(target=self._keep, args=(path, reason), daemon=True)
+        writer.start()
+        writer.join(self.patience)
+        os._exit(EXIT_TRAINING)
+
+    def _keep(self, path: Path, reason: str) -> None:
+        with contextlib.suppress(Exception), path.open("w", encoding="utf-8") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
         with contextlib.suppress(Exception):
             self.tell(reason)
-        with contextlib.suppress(Exception):
-            hint = f"where it stood is in {path}; the same command goes on from the last checkpoint; "
-            hint += "a step that needs longer: --set step_timeout_seconds=N, 0 waits for ever"
-            say_fault(self.rank, UserError(reason, hint, EXIT_TRAINING))
-        os._exit(EXIT_TRAINING)
 
 
 def say_fault(rank: int, fault: UserError) -> None:

@@ -66,7 +66,10 @@ class Probes:
 
     def refusal(self, what: str, failed: Sequence[str], cure: str = "") -> UserError:
         """The error where nothing is left, with a line for each candidate."""
-        cure = cure or f"leave {what} out: the first of the device policy that passes is taken"
+        cure = (
+            cure
+            or f"leave {what} out, where it was asked for: the first that passes is taken; or --device cpu"
+        )
         return UserError(
             "\n".join(f"{what}: on {self.device}: {line}" for line in failed),
             f"{cure}; --set probe=again (eval, generate, merge: --probe again) measures anew, probe=off "

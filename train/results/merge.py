@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -100,10 +101,20 @@ def _merge_into(
     _untie(merged, opened, lines)
     _save(merged, opened, folder)
     del merged, adapted
+    _free(opened.choices.device.value)
     again: Any = load_model(folder, getattr(torch, wanted), opened.choices.attn_implementation.value)
     logits = probe_logits(again.to(opened.choices.device.value), probe)
     checks["reloaded"] = _check("merged and reloaded", logits, reference, allowed)
     return wanted, checks
+
+
+def _free(device: str) -> None:
+    """Give back the memory of the model that was merged, before its copy is loaded beside it."""
+    import torch
+
+    gc.collect()  # adapter layers and what they share refer to each other
+    if device != "cpu":
+        getattr(torch, device.partition(":")[0]).empty_cache()
 
 
 def _cannot_tell(checks: dict[str, Any], dtype: str) -> str:

@@ -78,10 +78,22 @@ def open_checkpoint(options: ModelOptions, lines: IO[str]) -> Opened:
         print(note, file=lines)
     choices = choose(options, read_build_info(), rotates)
     template = ChatTemplate(
-        load_tokenizer(options.model), options.thinking, options.train_on, _own_template(options, lines)
+        load_tokenizer(options.model),
+        _thinking(options, lines),
+        options.train_on,
+        _own_template(options, lines),
     )
     stop_token_ids = find_stop_tokens(template, options.model)
     return Opened(options, families.of_text(model_config), template, stop_token_ids, choices)
+
+
+def _thinking(options: ModelOptions, lines: IO[str]) -> Any:
+    """The template's switch: as asked for, or as the adapter was trained."""
+    saved = read_adapter_config(options.adapter).manifest if options.adapter else None
+    if options.thinking != "auto" or saved is None or saved.thinking == "auto":
+        return options.thinking
+    print(f"thinking: {saved.thinking}, as the adapter was trained", file=lines)
+    return saved.thinking
 
 
 def _own_template(options: ModelOptions, lines: IO[str]) -> Path | None:

@@ -164,3 +164,15 @@ def test_the_orthogonality_error_of_the_series_is_what_its_norm_says() -> None:
     skew = cayley.skew_matrices(random_vectors(4, 8, 0.5), 8)
     error = cayley.orthogonality_error(cayley.series(skew, 5)).item()
     assert 0 < error <= 1 - (1 - 0.5**4) ** 2 + 1e-6
+
+
+def test_an_operator_that_torch_computes_on_the_cpu_is_none_of_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = torch.device("privateuseone")
+    assert not cayley.has_kernel(other, "aten::linalg_inv_ex", "aten::linalg_inv_ex.inverse")
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("linalg_inv_ex.inverse", lambda *given, **named: None, "PrivateUse1")
+    assert cayley.has_kernel(other, "aten::linalg_inv_ex", "aten::linalg_inv_ex.inverse")
+    del library
+    assert cayley.has_kernel(torch.device("cpu"), "aten::linalg_inv_ex")

@@ -231,3 +231,13 @@ def test_unknown_fields_are_noted_when_off_and_refused_when_they_say_something(
     assert "does not know: new_trick=3" in fault.message
     assert "peft 9.9.9" in fault.hint
     assert json.loads(path.read_text("utf-8"))["new_trick"] == 3
+
+
+def test_an_adapter_is_not_read_through_a_card_that_nobody_named(
+    adapter_of: Adapters, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy() -> str:
+        raise AssertionError("a card was looked for")
+
+    monkeypatch.setattr("peft.peft_model.infer_device", busy)
+    load_adapter(base(tiny), adapter_of("lora"), trainable=False)

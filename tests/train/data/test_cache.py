@@ -146,11 +146,28 @@ def test_only_the_entries_used_last_stay(folder: Path, monkeypatch: pytest.Monke
         cached({"n": number}, lambda: ONE, [])
     for number, path in enumerate(sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)):
         os.utime(path, (number, number))
-    for name, age in (("half.tmp", 90_000), ("other.tmp", 60)):
+    for name, age in ((f"{'a' * 64}-half.tmp", 90_000), (f"{'a' * 64}-other.tmp", 60)):
         (folder / name).write_bytes(b"")
         os.utime(folder / name, (time.time() - age,) * 2)
     cached({"n": 0}, never, [])
     cached({"n": 2}, lambda: ONE, [])
     assert equal(cached({"n": 0}, never, []))
     assert sorted(path.suffix for path in folder.iterdir()) == [".npz", ".npz", ".tmp"]
-    assert (folder / "other.tmp").exists(), "another process may be writing it"
+    assert (folder / f"{'a' * 64}-other.tmp").exists(), "another process may be writing it"
+
+
+def test_files_of_others_in_the_same_folder_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "KEPT_ENTRIES", 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    others = [folder / name for name in ("theirs.npz", "mine.npz", "download.tmp")]
+    for other in others:
+        other.touch()
+        os.utime(other, (0, 0))
+    half = folder / f"{'a' * 64}-x_1.tmp"
+    half.touch()
+    os.utime(half, (0, 0))
+    for number in range(2):
+        cache.cached({"number": number}, lambda: {"x": numpy.arange(3)}, [])
+    assert all(other.exists() for other in others)
+    assert not half.exists()
+    assert len([path for path in folder.glob("*.npz") if len(path.stem) == 64]) == 1

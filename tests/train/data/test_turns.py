@@ -165,3 +165,11 @@ def test_many_records_give_what_each_gives_alone_with_faults_in_their_places(qwe
         range(0, 700, 7)
     )
     assert all(made[number] == template.samples(records[number]) for number in (1, 510, 512, 513, 699))
+
+
+def test_a_run_gives_signs_of_life_while_it_tokenises(qwen3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache asks for all samples at once: nothing else beats meanwhile."""
+    beats: list[str] = []
+    monkeypatch.setattr("train.loop.heartbeat.HEARTBEAT.beat", beats.append)
+    list(tokenise(ChatTemplate(qwen3), [chat("q", "a")] * 20))
+    assert beats == ["reading data"] * 20

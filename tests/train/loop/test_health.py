@@ -61,3 +61,29 @@ def test_an_adapter_that_did_not_move_stops_the_run() -> None:
     with pytest.raises(UserError, match="no tensor changed"):
         health.require_moved(before, {name: tensor.clone() for name, tensor in before.items()})
     health.require_moved(before, {"a": torch.zeros(2), "b": torch.full((2,), 2.0)})
+
+
+def test_an_overflow_makes_no_gradient_for_a_tensor_that_has_none() -> None:
+    parameters = {name: torch.nn.Parameter(torch.ones(2)) for name in ("used", "dead")}
+    (parameters["used"].sum() * math.inf + 0 * parameters["dead"].sum()).backward()
+    torch.nn.utils.clip_grad_norm_(parameters.values(), 1.0)
+    check = health.GradientCheck(parameters)
+    check.look()
+    assert check.without == {"used", "dead"}
+
+
+def test_a_tensor_that_dropout_may_have_left_out_is_not_called_dead_too_early() -> None:
+    parameters = {
+        "one block": torch.nn.Parameter(torch.ones(1, 6)),
+        "many": torch.nn.Parameter(torch.ones(64, 6)),
+    }
+    check = health.GradientCheck(parameters, block_dropout=0.1)
+    check.look()
+    first = check.finding(1)
+    assert first is not None
+    assert first.seen.splitlines()[1:] == ["many"]
+    for _ in range(8):  # 0.1 ** 9 is one in a billion
+        check.look()
+    last = check.finding(9)
+    assert last is not None
+    assert set(last.seen.splitlines()[1:]) == {"many", "one block"}

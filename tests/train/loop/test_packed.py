@@ -220,3 +220,14 @@ def test_the_auxiliary_loss_of_experts_is_the_models_own() -> None:
     assert found.auxiliary is not None
     assert float(found.total / 11 + found.auxiliary) == pytest.approx(float(wanted), rel=1e-5)
     assert float(found.auxiliary) > 0
+
+
+def test_a_row_of_one_sample_keeps_its_sliding_window() -> None:
+    more = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+    model, alone = adapted("Qwen2", "lora", **more), samples()[-1:]
+    found = {}
+    for method in ("by sample", "by mask"):
+        with attending(model, method, "sdpa"):
+            found[method] = loss_and_gradients(model, alone, method)
+    assert found["by sample"][0] == pytest.approx(found["by mask"][0], rel=1e-6)
+    assert torch.allclose(found["by sample"][1], found["by mask"][1], atol=1e-4)

@@ -234,3 +234,18 @@ def test_a_sample_after_the_run_s_end_is_no_fault(tmp_path: Path) -> None:
     with telemetry:
         time.sleep(0.2)
     assert not telemetry.thread.is_alive()
+
+
+def test_a_step_that_overflowed_is_json_too_and_read_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path)
+    file.write(StepMetrics(1, 0.1, 1.0, 1e-3, float("inf"), 5, 5, 1.0, 1))
+    file.close()
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    assert json.loads(path.read_text(), parse_constant=refuse)["grad_norm"] == "inf"
+    again = MetricsFile(path, last_step=1, num_lines=1)
+    assert again.steps[0].grad_norm == float("inf")
+    again.close()

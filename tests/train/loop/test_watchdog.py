@@ -75,3 +75,23 @@ def test_nothing_is_watched_where_it_is_off_nor_after_the_training(
     dog.allow("step")
     time.sleep(0.15)
     assert ends == []
+
+
+DEAD_DISK = """
+import os, sys, time
+from pathlib import Path
+from train.loop.watchdog import Watchdog
+folder = Path(sys.argv[1])
+os.mkfifo(folder / "stacks-0.txt")  # to open it waits for a reader that never comes
+with Watchdog(0.1, folder, 0, lambda reason: time.sleep(60)) as dog:
+    dog.patience = 0.2
+    dog.allow("checkpoint")
+    time.sleep(60)
+"""
+
+
+def test_storage_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DEAD_DISK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30, check=False)
+    assert done.returncode == EXIT_TRAINING
+    assert "error: the checkpoint did not end within 0.4 s: the run hangs" in done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from train.config import RunConfig
 from train.data.template import ChatTemplate
 from train.errors import EXIT_USAGE, UserError
 from train.loop.model import load_tokenizer
+from train.results import opened
 from train.results.answers import generate, prompt_records
 from train.results.opened import ModelOptions
 
@@ -60,3 +63,21 @@ def test_prompts_that_cannot_be_asked_are_all_named(tiny: Path) -> None:
         "--prompt 2: is empty",
         "--prompt 3: the user's text holds the control token <|im_end|>",
     ]
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "used"), [("on", "auto", "on"), ("on", "off", "off"), ("auto", "auto", "auto")]
+)
+def test_prompts_are_written_as_the_adapter_was_trained_unless_told_otherwise(
+    adapter_of: Adapters, tiny: Path, tmp_path: Path, trained: str, asked: str, used: str
+) -> None:
+    folder = shutil.copytree(adapter_of("lora"), tmp_path / "adapter")
+    manifest = folder / "isotune.json"
+    manifest.write_text(
+        manifest.read_text("utf-8").replace('"thinking": "auto"', f'"thinking": "{trained}"'), "utf-8"
+    )
+    lines = io.StringIO()
+    assert opened._thinking(ModelOptions(tiny, folder, thinking=asked), lines) == used
+    assert lines.getvalue() == (
+        "thinking: on, as the adapter was trained\n" if (trained, asked) == ("on", "auto") else ""
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,23 @@ def test_a_quantised_base_is_refused(adapter_of: Adapters, tiny: Path, tmp_path:
     path = model / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"quantization_config": {"bits": 4}}))
     assert "is quantised" in refused(model, adapter_of("lora"), tmp_path / "merged").message
+
+
+@KINDS
+def test_the_merged_model_is_gone_before_its_copy_is_loaded(
+    adapter_of: Adapters, tiny: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them would not fit on the card that the model was trained on."""
+    weights: list[Any] = []
+
+    def watched(*arguments: Any) -> Any:
+        alive = [one for one in weights if one() is not None]
+        assert not alive, f"{len(alive)} of {len(weights)} tensors of the first model are still there"
+        model = load_model(*arguments)
+        weights.extend(weakref.ref(parameter) for parameter in model.parameters())
+        return model
+
+    monkeypatch.setattr("train.results.opened.load_model", watched)
+    monkeypatch.setattr("train.results.merge.load_model", watched)
+    go(tiny, adapter_of(kind), tmp_path / "merged")
+    assert weights
