@@ -2,6 +2,7 @@
 
 Compose's own `config`, yamllint, the schemas of Kubernetes 1.29 to 1.37, the models of Kubeflow Trainer. They
 are in an environment of their own, made once: `--folder` says where. Without files: all of compose/rendered.
+`--checkov`: with checkov's policies, for which 290 MB more are installed.
 """
 
 from __future__ import annotations
@@ -128,6 +129,14 @@ CHECKS: dict[str, Callable[[Path, list[Path]], list[Finding]]] = {
 }
 
 
+def _checkov(folder: Path) -> dict[str, Callable[[Path, list[Path]], list[Finding]]]:
+    from tests import launch_checks_checkov
+
+    place = launch_checks_checkov.make(folder.with_name(f"{folder.name}-checkov"))
+    skipped = ", ".join(launch_checks_checkov.SKIPPED)
+    return {f"checkov (without {skipped})": lambda _, files: launch_checks_checkov.checkov(place, files)}
+
+
 def main(arguments: list[str]) -> int:
     """1 where a check found something, or the environment could not be made."""
     parser = argparse.ArgumentParser(
@@ -135,17 +144,19 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--folder", type=Path, default=default_folder(), help="of the environment")
+    parser.add_argument("--checkov", action="store_true", help="with checkov's policies: takes minutes")
     options = parser.parse_args(arguments)
     files = [path.resolve() for path in options.files] or sorted(EXAMPLES.rglob("*.yaml"))
     started = time.monotonic()
     try:
         folder = make(options.folder.resolve())
+        checks = CHECKS | (_checkov(folder) if options.checkov else {})
     except NotMade as fault:
         print(f"the environment could not be made: {fault}", file=sys.stderr)
         return 1
     print(f"environment: {time.monotonic() - started:.1f} s")
     failed = False
-    for name, check in CHECKS.items():
+    for name, check in checks.items():
         started = time.monotonic()
         found = check(folder, files)
         failed |= bool(found)
@@ -157,4 +168,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.path.insert(0, str(ROOT))
+    from tests.launch_checks import main as main_of_the_module  # the one that checkov's imports too
+
+    sys.exit(main_of_the_module(sys.argv[1:]))

@@ -12,6 +12,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "compose" / "rendered" / "cu
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 COMPOSE, YAMLLINT, KUBERNETES, TRAINER, RULES = "compose", "yamllint", "kubernetes", "trainer", "rules"
+CHECKOV = "checkov"
 
 
 class Broken(NamedTuple):
@@ -128,5 +129,21 @@ BY_OTHERS = [
         "jobset",
         TRAINER,
         lambda d: last(d)["failurePolicy"].update(maxRestart=1),
+    ),
+    Broken(
+        "a privileged container",
+        "job",
+        CHECKOV,
+        lambda d: container(d)["securityContext"].update(privileged=True),
+    ),
+    Broken("a JobSet on the host's network", "jobset", CHECKOV, lambda d: pod(d).update(hostNetwork=True)),
+    Broken(
+        "a runtime with a token", "trainjob", CHECKOV, lambda d: pod(d).pop("automountServiceAccountToken")
+    ),
+    Broken(
+        "Volcano with a writable root",
+        "volcano",
+        CHECKOV,
+        lambda d: container(d)["securityContext"].update(readOnlyRootFilesystem=False),
     ),
 ]

@@ -19,7 +19,7 @@ DIGEST = "registry.example/team/isotune@sha256:" + "0" * 64
 PARTS = ["The host", "Build and push", "Run on one host", "Several nodes", "Stop and resume"]
 # Programs of others: the words that may come first.
 OTHERS = {
-    "docker": {"run", "compose", "image", "info"},
+    "docker": {"run", "compose", "image", "info", "wait"},
     "kubectl": {"apply", "get", "logs", "delete"},
     "nvidia-smi": None,
     "npu-smi": {"info"},

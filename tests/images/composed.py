@@ -35,14 +35,18 @@ class Composed:
         command = [str(self.program), "-f", str(self.file), *words]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=ENOUGH_SECONDS)
 
-    def up(self, service: str = "train") -> int:
-        """Run it to its end; returns the exit code of one service."""
-        return self.compose("up", "--no-color", "--exit-code-from", service).returncode
-
     def start(self) -> None:
-        """Start it, and do not wait."""
+        """Start it, and wait only for what its services wait for themselves."""
         done = self.compose("up", "-d")
         assert done.returncode == 0, done.stderr
+
+    def up(self, *services: str) -> list[int]:
+        """Run it to its end; returns the exit codes of these services.
+
+        Not by `up --exit-code-from`: when a service that only comes first has ended, that stops the others.
+        """
+        self.start()
+        return [self.ended(service) for service in services]
 
     def container(self, service: str = "train") -> str:
         return f"{self.name}-{service}-1"

@@ -61,7 +61,7 @@ def launch(
 def whole(launch: Launches) -> Composed:
     """One process that ran to its end, verified before, with 64 MiB of shm."""
     run = launch("whole", *ONE, "--verify")
-    assert run.up() == 0, run.said()
+    assert run.up("train") == [0], run.said()
     return run
 
 
@@ -69,13 +69,13 @@ def whole(launch: Launches) -> Composed:
 def pair(launch: Launches) -> Composed:
     """Two nodes that ran to their end undisturbed."""
     run = launch("pair", *TWO)
-    assert run.up("node-0") == 0, run.said("node-0") + run.said("node-1")
+    assert run.up(*NODES) == [0, 0], run.said("node-0") + run.said("node-1")
     return run
 
 
 def test_a_wrong_recipe_fails_with_its_exit_code(launch: Launches) -> None:
     wrong = launch("wrong", "--train=lora.r=none")
-    assert wrong.up() == 78, wrong.said()
+    assert wrong.up("train") == [78], wrong.said()
 
 
 def test_the_service_is_verified_and_trains_to_the_end_with_64_mib_of_shm(whole: Composed) -> None:
@@ -92,8 +92,8 @@ def test_two_nodes_train_as_one_process_with_oft(launch: Launches) -> None:
     few = ["--train=max_steps=6", "--adapter=oft"]
     two = launch("pair-oft", "--nodes=2", *SETTINGS, *few)
     one = launch("whole-oft", "--train=gradient_accumulation_steps=2", *SETTINGS, *few)
-    assert two.up("node-0") == 0, two.said("node-0")
-    assert one.up() == 0, one.said()
+    assert two.up(*NODES) == [0, 0], two.said("node-0") + two.said("node-1")
+    assert one.up("train") == [0], one.said()
     assert len(one.losses()) == 6
     assert two.losses("node-0") == pytest.approx(one.losses(), rel=1e-6, abs=1e-6)
 
@@ -107,7 +107,7 @@ def test_a_stopped_service_has_saved_and_the_same_file_resumes_to_equal_losses(
     assert run.compose("stop").returncode == 0
     assert run.ended() == 75, run.said()
     assert 3 <= len(run.losses()) < STEPS
-    assert run.up() == 0, run.said()
+    assert run.up("train") == [0], run.said()
     assert "resume: goes on after step" in run.said()
     assert run.losses() == whole.losses()
 
@@ -175,6 +175,6 @@ def require_lost(run: Composed, word: str) -> None:
 
 def require_resumes(run: Composed, undisturbed: Composed) -> None:
     """The same file goes on after a checkpoint, to the losses of a run without the fault."""
-    assert run.up("node-0") == 0, run.said("node-0") + run.said("node-1")
+    assert run.up(*NODES) == [0, 0], run.said("node-0") + run.said("node-1")
     assert "resume: goes on after step" in run.said("node-0")
     assert run.losses("node-0") == undisturbed.losses("node-0")

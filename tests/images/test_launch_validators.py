@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from launched import launch_text, places
 
 from images.launch.options import SHAPES
-from tests import launch_checks
-from tests.launch_faults import BY_OTHERS, COMPOSE, KUBERNETES, TRAINER, YAMLLINT
+from tests import launch_checks, launch_checks_checkov
+from tests.launch_faults import BY_OTHERS, CHECKOV, COMPOSE, KUBERNETES, TRAINER, YAMLLINT
 
 pytestmark = pytest.mark.slow
-CHECKS = {
+Check = Callable[[Path, list[Path]], list[launch_checks.Finding]]
+CHECKS: dict[str, Check] = {
     COMPOSE: launch_checks.compose_config,
     YAMLLINT: launch_checks.yamllint,
     KUBERNETES: launch_checks.kubernetes_schemas,
@@ -36,15 +39,54 @@ def test_the_examples_pass(name: str, environment: Path) -> None:
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_the_check_finds_each_fault_made_for_it(name: str, environment: Path, tmp_path: Path) -> None:
+    require_found(name, CHECKS[name], environment, tmp_path)
+
+
+def require_found(name: str, check: Check, environment: Path, folder: Path) -> None:
     """All faulty files in one call: the program starts once."""
     files = {}
     for number, fault in enumerate(fault for fault in BY_OTHERS if fault.found_by == name):
-        path = tmp_path / f"{fault.shape}-{number}.yaml"
+        path = folder / f"{fault.shape}-{number}.yaml"
         path.write_text(fault.text(), encoding="utf-8")
         files[str(path)] = fault.name
-    found = {file for file, _ in CHECKS[name](environment, [Path(file) for file in files])}
+    found = {file for file, _ in check(environment, [Path(file) for file in files])}
     assert sorted(files[file] for file in found) == sorted(files.values())
     assert len(files) >= 2
+
+
+@pytest.fixture(scope="module")
+def checkov_environment() -> Path:
+    """checkov's own environment; only where it is asked for."""
+    if os.environ.get("ISOTUNE_TEST_CHECKOV") != "1":
+        pytest.skip("checkov takes minutes to install: ISOTUNE_TEST_CHECKOV=1 asks for it, as .ci/slow does")
+    folder = launch_checks.default_folder()
+    try:
+        return launch_checks_checkov.make(folder.with_name(f"{folder.name}-checkov"))
+    except launch_checks.NotMade as fault:
+        pytest.skip(f"the environment of checkov could not be made: {fault}")
+
+
+def test_checkov_finds_in_the_examples_what_is_let_be_with_a_reason_and_nothing_else(
+    checkov_environment: Path,
+) -> None:
+    files = sorted(launch_checks.EXAMPLES.rglob("*.yaml"))
+    found = launch_checks_checkov.found(checkov_environment, files)
+    assert {check for _, check, _ in found} == set(launch_checks_checkov.SKIPPED)
+    manifests = {str(path) for path in files if path.name != "compose.yaml"}
+    assert {file for file, _, _ in found} == manifests  # it has read each of them
+
+
+def test_checkov_is_content_with_an_image_by_digest(checkov_environment: Path, tmp_path: Path) -> None:
+    words = ["--backend=cuda", "--as=job", f"--image=r.example/i@sha256:{'0' * 64}"]
+    words += ["--uid=20000", "--namespace=training"]
+    path = tmp_path / "job.yaml"
+    path.write_text(launch_text([*words, *places("job")]), encoding="utf-8")
+    found = {check for _, check, _ in launch_checks_checkov.found(checkov_environment, [path])}
+    assert found == {"CKV2_K8S_6"}
+
+
+def test_checkov_finds_each_fault_made_for_it(checkov_environment: Path, tmp_path: Path) -> None:
+    require_found(CHECKOV, launch_checks_checkov.checkov, checkov_environment, tmp_path)
 
 
 FULL = "--eval-data={place}e.jsonl --adapter=oft --train=oft.oft_block_size=64 --devices=2 --groups=44,109"
