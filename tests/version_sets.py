@@ -135,13 +135,14 @@ def run_tests(folder: Path, arguments: list[str]) -> tuple[int, list[str]]:
     if tokenizer.exists():
         environment.setdefault("ISOTUNE_TEST_QWEN3", str(tokenizer))
     command = [python, "-m", "pytest", *arguments]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    printed = bytearray()
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout
-        lines = []
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            lines.append(line.rstrip())
-    return process.returncode, lines
+        while piece := os.read(process.stdout.fileno(), 1 << 16):  # not by lines: each dot as it comes
+            printed += piece
+            sys.stdout.buffer.write(piece)
+            sys.stdout.flush()
+    return process.returncode, printed.decode(errors="replace").splitlines()
 
 
 def commit() -> str:
