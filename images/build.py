@@ -70,7 +70,7 @@ def build(spec: BackendSpec, options: BuildOptions) -> str:
         _say(f"note: {emulated[0]} is emulated by this {engine.architecture} engine: it takes far longer")
     tags = options.tags or [f"isotune:{spec.image}-{lock.lock_id}", f"isotune:{spec.image}"]
     with tempfile.TemporaryDirectory(prefix="isotune-build-") as folder:
-        return _run(spec, options, engine, tags, Path(folder))
+        return _run(spec, options, engine, tags, machines, Path(folder))
 
 
 def _render(spec: BackendSpec) -> None:
@@ -126,7 +126,14 @@ def _of_each(machines: list[Machine], check: Callable[[Machine], Result]) -> lis
     return results
 
 
-def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[str], folder: Path) -> str:
+def _run(
+    spec: BackendSpec,
+    options: BuildOptions,
+    engine: Engine,
+    tags: list[str],
+    machines: list[Machine],
+    folder: Path,
+) -> str:
     from images.engine import BuildRequest
 
     source = revision()
@@ -143,7 +150,7 @@ def _run(spec: BackendSpec, options: BuildOptions, engine: Engine, tags: list[st
         output=options.output,
         tags=tags,
         named_contexts={"wheelhouse": options.sources.wheelhouse} if options.sources.wheelhouse else {},
-        secrets=options.sources.secrets(spec, folder),
+        secrets=options.sources.secrets(spec, folder, [machine.architecture for machine in machines]),
         network=options.network,
         no_cache=options.no_cache,
         platforms=options.platforms,

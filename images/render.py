@@ -109,7 +109,7 @@ def _values(spec: BackendSpec, lock: Lock | None) -> dict[str, Any]:
         "isotune": isotune_version(),
         "lock_id": lock.lock_id if lock else "missing",
         "spec_checksum": lock.spec_checksum if lock else "missing",
-        "local_versions": [version for version in spec.torch_versions() if "+" in version],
+        "local_versions": {version: own for version, own in spec.torch_versions().items() if "+" in version},
     }
 
 

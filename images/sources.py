@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,12 +23,12 @@ class Sources:
     # Without a network: pip would ask the index again and again before it looks into the wheelhouse.
     no_index: bool = False
 
-    def secrets(self, spec: BackendSpec, folder: Path) -> dict[str, Path]:
+    def secrets(self, spec: BackendSpec, folder: Path, architectures: Sequence[str] = ()) -> dict[str, Path]:
         """Return build secrets by id; what is written for them goes below `folder`."""
         secrets = {}
         if self.ca_bundle:
             secrets["ca"] = self.ca_bundle
-        settings = self.pip_settings(spec)
+        settings = self.pip_settings(spec, architectures)
         if settings:
             secrets["pip"] = folder / "pip.conf"
             secrets["pip"].write_text(settings, encoding="utf-8")
@@ -40,12 +41,16 @@ class Sources:
             secrets["apt"].chmod(0o600)
         return secrets
 
-    def pip_settings(self, spec: BackendSpec) -> str:
-        """Return a pip.conf with the addresses, or nothing if pip's own default is all that is needed."""
+    def pip_settings(self, spec: BackendSpec, architectures: Sequence[str] = ()) -> str:
+        """Return a pip.conf with the addresses, or nothing if pip's own default is all that is needed.
+
+        architectures: what is built, else all of the spec's. pip asks all indexes for each package:
+        one that none of them needs is left out, for where it cannot be reached pip waits minutes.
+        """
         if self.no_index:
             return "[global]\nno-index = true\n"
         extra = [mirrored(url, self.mirrors) for url in self.extra_index_urls]
-        if spec.torch.index and not self._has_torch(spec):
+        if spec.torch.index and not self._has_torch(spec, architectures or spec.architectures):
             extra.append(mirrored(spec.torch.index, self.mirrors))
         if not self.index_url and not extra:
             return ""
@@ -57,11 +62,14 @@ class Sources:
             lines += [f"    {url}" for url in extra]
         return "\n".join(lines) + "\n"
 
-    def _has_torch(self, spec: BackendSpec) -> bool:
-        """Is the wheel that only the spec's own index has in the wheelhouse?"""
-        local = [version for version in spec.torch_versions() if "+" in version]
+    def _has_torch(self, spec: BackendSpec, architectures: Sequence[str]) -> bool:
+        """Is each wheel that only the spec's own index has, for one of these, in the wheelhouse?"""
+        wanted = spec.torch_versions().items()
+        local = [version for version, own in wanted if "+" in version and set(own) & set(architectures)]
         folder = self.wheelhouse
-        return folder is not None and all(any(folder.glob(f"torch-{version}-*.whl")) for version in local)
+        return not local or (
+            folder is not None and all(any(folder.glob(f"torch-{version}-*.whl")) for version in local)
+        )
 
 
 def check_sources(sources: Sources) -> None:

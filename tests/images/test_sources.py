@@ -25,6 +25,14 @@ def test_a_wheelhouse_with_the_wheel_makes_the_torch_index_needless(tmp_path: Pa
     assert sources.pip_settings(load_specs()["cpu"]) == ""
 
 
+def test_an_architecture_whose_torch_is_on_the_usual_index_asks_no_other() -> None:
+    """Where the other cannot be reached, pip waits for it with every package of the lock."""
+    ascend = load_specs()["ascend"]
+    assert Sources().pip_settings(ascend, ["aarch64"]) == ""
+    for built in (["x86_64"], ["aarch64", "x86_64"], []):
+        assert INDEX in Sources().pip_settings(ascend, built)
+
+
 def test_given_indexes_come_first_and_through_the_mirrors(tmp_path: Path) -> None:
     sources = Sources(
         index_url="https://index.example.org/simple",
