@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -13,13 +14,16 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 from train.checks import installed
+from train.checks.beside import Checks, start_beside
 from train.checks.device_part import device_checks
 from train.checks.host.verified import host_checks
 from train.checks.report import CheckFailed, Report, Result, Skipped
 from train.image import BuildInfo, read_build_info
+from train.imports import without_collecting
 
 NETWORK_EVENTS = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
 
@@ -35,9 +39,8 @@ def verify(parts: dict[str, bool], stream: IO[str] | None = None) -> Report:
     connections = watch_network()
     if parts.get("build"):
         with hidden_plugin(image), tempfile.TemporaryDirectory(prefix="isotune-verify-") as folder:
-            for name, check in build_checks(image, Path(folder)):
-                report.check("build", name, check, stream)
-            report.check("build", "offline", lambda: nothing_connected(connections), stream)
+            check_build(image, Path(folder), report, connections, stream)
+        report.check("build", "offline", lambda: nothing_connected(connections), stream)
     if parts.get("device"):
         check_device(image, report, stream, is_fresh=not parts.get("build"))
     return report
@@ -72,24 +75,59 @@ def check_device_elsewhere(report: Report, stream: IO[str] | None) -> None:
         report.add(result, stream)
 
 
-def build_checks(image: BuildInfo | None, folder: Path) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Name and function of each check that needs no device, in the order in which they make sense."""
+def check_build(
+    image: BuildInfo | None, folder: Path, report: Report, connections: list[str], stream: IO[str] | None
+) -> None:
+    """The build part. Hashing files and training OFT have a process of their own each, beside the rest."""
+    files = start_beside("build", [("files", partial(installed.files_equal_lock, image))], connections)
+    for name, check in environment_checks(image):
+        report.check("build", name, check, stream)
+    # Imported once, for both processes; each check that needs them says what is wrong with them.
+    with contextlib.suppress(Exception), without_collecting():
+        _training_module(image)
+    oft = start_beside("build", training_checks(image, folder / "oft", "oft"), connections)
+    for name, check in training_checks(image, folder / "lora", "lora"):
+        report.check("build", name, check, stream)
+    for result in [*oft.results(connections), *files.results(connections)]:
+        report.add(result, stream)
+
+
+def environment_checks(image: BuildInfo | None) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Name and function of each check of what is installed, the quick ones first."""
     yield "versions", lambda: installed.versions_equal_lock(image)
-    yield "files", lambda: installed.files_equal_lock(image)
     yield "no refused packages", lambda: installed.no_refused_packages(image)
-    yield "torch", lambda: importable(image) or installed.torch_is_expected(image)
-    for adapter in ("lora", "oft"):
-        yield f"{adapter} trains", partial(_training, image, folder, "trains", adapter)
-        yield f"{adapter} reloads, merges", partial(_training, image, folder, "reloads_and_merges", adapter)
-    yield "oft stays orthogonal", partial(_training, image, folder, "rotations_are_orthogonal")
-    yield "packing", partial(_training, image, folder, "packing_keeps_samples_apart")
+    yield "torch", partial(_torch, image)
+
+
+def _torch(image: BuildInfo | None) -> str:
+    with without_collecting():
+        importable(image)
+    return installed.torch_is_expected(image)
+
+
+def training_checks(image: BuildInfo | None, folder: Path, adapter: str) -> Checks:
+    """Name and function of each check that trains an adapter in a folder, in the order in which they go."""
+    folder.mkdir()
+    checks: Checks = []
+    for title, function in (("trains", "trains"), ("reloads, merges", "reloads_and_merges")):
+        checks.append((f"{adapter} {title}", partial(_training, image, folder, function, adapter)))
+    if adapter == "oft":
+        checks.append(("oft stays orthogonal", partial(_training, image, folder, "rotations_are_orthogonal")))
+    else:
+        checks.append(("packing", partial(_training, image, folder, "packing_keeps_samples_apart")))
+    return checks
 
 
 def _training(image: BuildInfo | None, folder: Path, check: str, *arguments: str) -> str:
+    training = _training_module(image)
+    return getattr(training, check)(training.Bench(folder), *arguments)
+
+
+def _training_module(image: BuildInfo | None) -> ModuleType:
     importable(image)
     from train.checks import training
 
-    return getattr(training, check)(training.Bench(folder), *arguments)
+    return training
 
 
 def importable(image: BuildInfo | None) -> str:

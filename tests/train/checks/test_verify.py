@@ -89,16 +89,16 @@ def test_a_report_of_nothing_but_skips_does_not_say_passed() -> None:
 
 def test_the_command_prints_json_and_exits_by_its_result(train_command: Command, tmp_path: Path) -> None:
     path = tmp_path / "build-info.json"
-    path.write_text(
-        json.dumps(build_content(packages={"pydantic": "0.1"}, refused_packages=["nvidia-*"])),
-        encoding="utf-8",
+    content = build_content(
+        packages={"pydantic": "0.1"}, refused_packages=["nvidia-*"], records={"pydantic": "0" * 64}
     )
+    path.write_text(json.dumps(content), encoding="utf-8")
     done = train_command("verify", "--build", "--json", **{VARIABLE: str(path)})
     report = json.loads(done.stdout)
     statuses = {check["name"]: check["status"] for check in report["checks"]}
     assert done.returncode == 1, done.stderr
     assert statuses.pop("versions") == "failed"
-    assert statuses.pop("files") == "skipped"
+    assert statuses.pop("files") == "failed"
     assert set(statuses.values()) == {"passed"}, report
 
 
