@@ -51,6 +51,19 @@ def test_a_run_takes_the_policy_of_the_image(
 
 
 @pytest.mark.slow
+def test_an_overflow_costs_a_step_and_not_the_adapter(
+    npu_train: Train, npu_arguments: Arguments, tmp_path: Path
+) -> None:
+    """The device's fused AdamW would write NaN into the weights: it knows of no skip."""
+    succeeded(npu_train(*npu_arguments("lora", max_steps=10, loss_scale=2.0**22)))
+    lines = step_lines(tmp_path / "run")
+    skipped = sum(line["num_skipped_steps"] for line in lines)
+    assert skipped >= 1
+    assert lines[-1]["loss_scale"] == 2.0 ** (22 - skipped)
+    assert all(isinstance(line["loss"], float) for line in lines)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "oft"])
 @pytest.mark.parametrize(("precision", "same"), [("fp32", SAME_FP32), ("fp16", SAME_FP16)])
 def test_the_loss_curve_is_the_cpu_s(
