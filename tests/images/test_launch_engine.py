@@ -36,7 +36,7 @@ def folder(image: str) -> Iterator[str]:
     fill = "train make-tiny --kind text --output /v/model && cp {} /v/rows.jsonl && mkdir -p /v/out"
     rows = "$(python -c 'from train.checks.tiny import samples_file; print(samples_file())')"
     command = f"{fill.format(rows)} && chown -R {USER} /v && chmod 777 /v /v/out"
-    docker("run", "--rm", "--user=0", f"--volume={VOLUME}:/v", image, "bash", "-c", command)
+    docker("run", "--rm", "--network=none", "--user=0", f"--volume={VOLUME}:/v", image, "bash", "-c", command)
     yield docker("volume", "inspect", "--format={{.Mountpoint}}", VOLUME).stdout.strip()
     docker("volume", "rm", "-f", VOLUME)
 
