@@ -33,12 +33,16 @@ def image(request: pytest.FixtureRequest) -> str:
 def folder(image: str) -> Iterator[str]:
     """A folder of the engine's host with a tiny model, rows and `out`: a volume's, for it may be another."""
     docker("volume", "create", VOLUME)
-    fill = "train make-tiny --kind text --output /v/model && cp {} /v/rows.jsonl && mkdir -p /v/out"
-    rows = "$(python -c 'from train.checks.tiny import samples_file; print(samples_file())')"
-    command = f"{fill.format(rows)} && chown -R {USER} /v && chmod 777 /v /v/out"
-    docker("run", "--rm", "--network=none", "--user=0", f"--volume={VOLUME}:/v", image, "bash", "-c", command)
-    yield docker("volume", "inspect", "--format={{.Mountpoint}}", VOLUME).stdout.strip()
-    docker("volume", "rm", "-f", VOLUME)
+    try:
+        fill = "train make-tiny --kind text --output /v/model && cp {} /v/rows.jsonl && mkdir -p /v/out"
+        rows = "$(python -c 'from train.checks.tiny import samples_file; print(samples_file())')"
+        command = f"{fill.format(rows)} && chown -R {USER} /v && chmod 777 /v /v/out"
+        docker(
+            "run", "--rm", "--network=none", "--user=0", f"--volume={VOLUME}:/v", image, "bash", "-c", command
+        )
+        yield docker("volume", "inspect", "--format={{.Mountpoint}}", VOLUME).stdout.strip()
+    finally:
+        docker("volume", "rm", "-f", VOLUME)
 
 
 @pytest.fixture(scope="module")
