@@ -51,6 +51,11 @@ class Composed:
     def container(self, service: str = "train") -> str:
         return f"{self.name}-{service}-1"
 
+    @property
+    def network(self) -> str:
+        """The network on which its nodes meet."""
+        return f"{self.name}_nodes"
+
     def said(self, service: str = "train") -> str:
         """Return what a service has said so far."""
         done = docker("logs", self.container(service))
@@ -87,8 +92,12 @@ class Composed:
 
 @dataclass(frozen=True)
 class Launches:
-    """Makes launches of one image on one folder of the engine's host, with what all of them share."""
+    """Makes launches of one image on one folder of the engine's host, with what all of them share.
 
+    mark: ends their names, so that two runs of the tests on one engine do not meet.
+    """
+
+    mark: str
     image: str
     place: str
     program: Path
@@ -96,6 +105,7 @@ class Launches:
 
     def __call__(self, name: str, *words: str) -> Composed:
         """Return the launch of this name, nothing of it started."""
+        name = f"{name}-{self.mark}"
         places = [
             f"--model={self.place}/model",
             f"--data={self.place}/rows.jsonl",

@@ -12,7 +12,8 @@ from composed import Composed, Launches, docker
 from tests import launch_checks
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
-VOLUME, USER, STEPS = "isotune-test-launch", "1000:1000", 100
+MARK = str(os.getpid())
+VOLUME, USER, STEPS = f"isotune-test-launch-{MARK}", "1000:1000", 100
 NODES = ("node-0", "node-1")
 # A large epsilon: rounding does not turn the signs of AdamW's first steps.
 SETTINGS = ["--train=per_device_train_batch_size=1"]
@@ -32,12 +33,16 @@ def image(request: pytest.FixtureRequest) -> str:
 def folder(image: str) -> Iterator[str]:
     """A folder of the engine's host with a tiny model, rows and `out`: a volume's, for it may be another."""
     docker("volume", "create", VOLUME)
-    fill = "train make-tiny --kind text --output /v/model && cp {} /v/rows.jsonl && mkdir -p /v/out"
-    rows = "$(python -c 'from train.checks.tiny import samples_file; print(samples_file())')"
-    command = f"{fill.format(rows)} && chown -R {USER} /v && chmod 777 /v /v/out"
-    docker("run", "--rm", "--user=0", f"--volume={VOLUME}:/v", image, "bash", "-c", command)
-    yield docker("volume", "inspect", "--format={{.Mountpoint}}", VOLUME).stdout.strip()
-    docker("volume", "rm", "-f", VOLUME)
+    try:
+        fill = "train make-tiny --kind text --output /v/model && cp {} /v/rows.jsonl && mkdir -p /v/out"
+        rows = "$(python -c 'from train.checks.tiny import samples_file; print(samples_file())')"
+        command = f"{fill.format(rows)} && chown -R {USER} /v && chmod 777 /v /v/out"
+        docker(
+            "run", "--rm", "--network=none", "--user=0", f"--volume={VOLUME}:/v", image, "bash", "-c", command
+        )
+        yield docker("volume", "inspect", "--format={{.Mountpoint}}", VOLUME).stdout.strip()
+    finally:
+        docker("volume", "rm", "-f", VOLUME)
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +54,11 @@ def launch(
         program = launch_checks.make(launch_checks.default_folder()) / "bin" / "docker-compose"
     except launch_checks.NotMade as fault:
         pytest.skip(f"Compose could not be installed: {fault}")
-    launches = Launches(image, folder, program, tmp_path_factory.mktemp("launches"))
+    launches = Launches(MARK, image, folder, program, tmp_path_factory.mktemp("launches"))
     engine = docker("version", "--format={{.Server.Version}}").stdout.strip()
     compose = launches("versions", *ONE).compose("version", "--short").stdout.strip()
-    request.config.get_terminal_writer().line(f"\nengine {engine}, compose {compose}")
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print(f"\nengine {engine}, compose {compose}")
     yield launches
     launches.remove()
 
@@ -141,12 +147,12 @@ def test_a_network_that_is_cut_for_20_seconds_costs_the_time_alone(launch: Launc
     run = launch("cut", *TWO)
     run.start()
     run.trains("node-0")
-    docker("network", "disconnect", "cut_nodes", run.container("node-1"))
+    docker("network", "disconnect", run.network, run.container("node-1"))
     time.sleep(5)
     stood = len(run.losses("node-0"))
     time.sleep(15)
     assert len(run.losses("node-0")) == stood < STEPS
-    docker("network", "connect", "--alias=node-1", "cut_nodes", run.container("node-1"))
+    docker("network", "connect", "--alias=node-1", run.network, run.container("node-1"))
     assert [run.ended(node) for node in NODES] == [0, 0], run.said("node-0") + run.said("node-1")
     assert run.losses("node-0") == pair.losses("node-0")
 
@@ -158,7 +164,7 @@ def test_a_network_that_stays_cut_ends_every_node_by_its_own_limit_and_the_job_r
     run = launch("severed", *TWO, "--train=save_steps=5", "--train=step_timeout_seconds=15")
     run.start()
     run.trains("node-0", 8)
-    docker("network", "disconnect", "severed_nodes", run.container("node-1"))
+    docker("network", "disconnect", run.network, run.container("node-1"))
     assert [run.ended(node) for node in NODES] == [70, 70], run.said("node-0") + run.said("node-1")
     require_lost(run, "error: the step did not end within 15 s: the run hangs")
     assert run.compose("down").returncode == 0
