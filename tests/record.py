@@ -62,12 +62,12 @@ def without_places(line: str) -> str:
     return PATH.sub(short, line.replace(f"{ROOT}/", ""))
 
 
-def text(command: list[str], code: int, lines: list[str], seconds: float) -> str:
+def text(command: list[str], tested: str, code: int, lines: list[str], seconds: float) -> str:
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     head = {
         "command": shlex.join([Path(command[0]).name, *command[1:]]),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit(),
+        "commit": tested,
         "machine": f"{platform.machine()}, {os.cpu_count()} processors",
         "environment": f"Python {platform.python_version()}, {versions}",
         "outcome": ("passed" if code == 0 else f"failed: exit code {code}") + f" in {seconds:.0f} s",
@@ -87,10 +87,10 @@ def main(arguments: list[str]) -> int:
     if len(arguments) < 3 or arguments[1] != "--" or not re.fullmatch(r"[\w.-]+", arguments[0]):
         print(__doc__, file=sys.stderr)
         return 64
-    command = arguments[2:]
+    command, tested = arguments[2:], commit()  # another may be made while the job runs
     code, lines, seconds = run(command)
     RECORDS.mkdir(exist_ok=True)
-    (RECORDS / f"{arguments[0]}.txt").write_text(text(command, code, lines, seconds), encoding="utf-8")
+    (RECORDS / f"{arguments[0]}.txt").write_text(text(command, tested, code, lines, seconds), encoding="utf-8")
     return code
 
 
