@@ -55,7 +55,7 @@ def start(recipe: dict[str, Any], *sets: str, nproc: str = "2", **environment: s
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a start, once it has ended."""
-    out, errors = process.communicate(timeout=900)
+    out, errors = process.communicate(timeout=300)
     return process.returncode, out, errors
 
 
