@@ -30,9 +30,14 @@ def library() -> Path:
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The build-info.json of the ascend image, whose torch and plugin are those that are here."""
+    import torch
+
     content = json.loads((ROOT / "images/rendered/ascend/build-info.json").read_text(encoding="utf-8"))
-    version = metadata.version("torch")
-    content["torch"] = {"version": version, "by_architecture": {}, "cuda": None, "hip": None}
+    builds = {
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+    }  # of a CUDA build in tests/version_sets.py
+    content["torch"] = {"version": metadata.version("torch"), "by_architecture": {}, **builds}
     content["plugin"]["version"] = "2.10.0.post4+simulated"
     path = tmp_path_factory.mktemp("image") / "build-info.json"
     path.write_text(json.dumps(content), encoding="utf-8")

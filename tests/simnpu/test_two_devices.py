@@ -62,7 +62,8 @@ def test_each_collective_of_the_group_gives_what_it_is_for(
     for process in processes:
         out, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
-        assert out.splitlines() == ["[[3.0, 10.0], [8.0], [1.0], [2.0], [3.0, 4.0]]", "RuntimeError"]
+        # Before these, gloo may say with whom it is connected.
+        assert out.splitlines()[-2:] == ["[[3.0, 10.0], [8.0], [1.0], [2.0], [3.0, 4.0]]", "RuntimeError"]
 
 
 @pytest.mark.slow
