@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,8 @@ def run_reproduce(given: list[str]) -> None:
     _add_build_options(parser)
     against = "a digest or layout that stands for the first of the two builds"
     parser.add_argument("--against", metavar="sha256:DIGEST|oci:PATH", help=against)
+    record = "keep the outcome in images/evidence/reproduced, where the matrix reads it"
+    parser.add_argument("--record", action="store_true", help=record)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder that keeps the layouts")
     options = parser.parse_args(given)
     without_effect = ("render_only", "tag", "output", "push", "no_cache")
@@ -109,4 +112,12 @@ def run_reproduce(given: list[str]) -> None:
     from images.reproduce import reproduce
 
     (spec,) = selected(options)
-    print(reproduce(spec, _chosen(options), options.against, options.keep))
+    line = reproduce(spec, _chosen(options), options.against, options.keep)
+    print(line)
+    if options.record:
+        from images import reproduced
+        from images.engine import connect
+
+        digest, base = line.split()[-1], options.base_image
+        found = reproduced.outcome(spec, connect(), digest, bool(options.against), base)
+        print(f"recorded: {reproduced.record(found)}", file=sys.stderr)

@@ -11,6 +11,7 @@ from images import compatibility
 from images.errors import EXIT_CONFIG, EXIT_DATA, UserError
 from images.evidence import read_evidence, summary
 from images.lockfile import lock_status
+from images.reproduced import is_reproduced
 from images.spec import BackendSpec
 from images.spec_types import UNRESOLVED
 
@@ -108,6 +109,7 @@ def _row(spec: BackendSpec) -> dict[str, Any]:
         "base_digest": spec.base.digest,
         "base_confidence": spec.base.confidence,
         "evidence": summary(read_evidence(spec.image), lock),
+        "reproduced": is_reproduced(spec.image, lock),
     }
 
 
@@ -129,7 +131,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         ", ".join(row["architectures"]),
         f"{row['lock']}" + (f", without {', '.join(row['unresolved'])}" if row["unresolved"] else ""),
         f"`{row['base']}`, " + ("digest unresolved" if row["base_digest"] == UNRESOLVED else "by digest"),
-        row["evidence"],
+        row["evidence"] + ("; reproduced" if row["reproduced"] else ""),
     )
 
 

@@ -64,7 +64,15 @@ def test_a_newer_torch_with_its_plugin_trains_on_x86_64(
     assert report.status == "passed", report
     assert set(states(report).values()) == {"passed"}
     plugin = docker(
-        "run", "--rm", "--entrypoint=/opt/isotune/bin/python", tag, "-m", "pip", "show", "torch-npu"
+        "run",
+        "--rm",
+        "--network=none",
+        "--entrypoint=/opt/isotune/bin/python",
+        tag,
+        "-m",
+        "pip",
+        "show",
+        "torch-npu",
     )
     assert "Version: 2.13.0\n" in plugin.stdout
     place = f"a test spec with torch 2.13.0+cpu and torch-npu 2.13.0, not this backend's lock; {PLACE}"
