@@ -90,7 +90,9 @@ def main(arguments: list[str]) -> int:
     command, tested = arguments[2:], commit()  # another may be made while the job runs
     code, lines, seconds = run(command)
     RECORDS.mkdir(exist_ok=True)
-    (RECORDS / f"{arguments[0]}.txt").write_text(text(command, tested, code, lines, seconds), encoding="utf-8")
+    (RECORDS / f"{arguments[0]}.txt").write_text(
+        text(command, tested, code, lines, seconds), encoding="utf-8"
+    )
     return code
 
 

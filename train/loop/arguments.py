@@ -56,7 +56,7 @@ def training_arguments(
     return arguments
 
 
-def optimizer_arguments(choices: DeviceChoices) -> dict[str, str]:
+def optimizer_arguments(choices: DeviceChoices) -> dict[str, Any]:
     """Which AdamW: the library's default, fused where torch has it, or the plain one where that is not safe.
 
     torch leaves the skip of an overflowed fp16 step to a fused kernel, and nobody learns of it; another

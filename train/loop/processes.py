@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -29,9 +29,14 @@ PATIENCE = timedelta(days=7)
 
 @dataclass
 class _Talk:
-    """The group of processes on the host by which they talk; None before `begin`, and with one process."""
+    """The group of processes on the host by which they talk; None before `begin`, and with one process.
+
+    ended: groups that were left. Nobody may let go of them: gloo's waits for its threads then, with the GIL
+    that a thread may need to let go of a message (torch 2.7.1 hangs so, at the end of a good run).
+    """
 
     group: Any = None
+    ended: list[Any] = field(default_factory=list)
 
 
 _TALK = _Talk()
@@ -118,6 +123,7 @@ def end() -> None:
 
     if _TALK.group is not None:
         gather(None)
+        _TALK.ended += [distributed.group.WORLD, _TALK.group]
         _TALK.group = None
         distributed.destroy_process_group()
 

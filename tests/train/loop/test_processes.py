@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from safetensors.torch import load_file
 from tests.train.loop.conftest import cut_back, exact, go, read, step_lines
 from tests.train.loop.started import ended, start
 from train.errors import EXIT_CONFIG, UserError
+from train.loop import processes
 
 FIGURES = {"loss", "grad_norm", "num_tokens", "num_target_tokens", "learning_rate", "epoch"}
 
@@ -210,3 +213,17 @@ def test_one_process_has_nobody_to_spread_weights_over(fields: dict[str, Any]) -
     with pytest.raises(UserError, match="fsdp: weights are spread over several processes, this run has one"):
         go(fields, fsdp="full")
     assert not fields["output"].exists()
+
+
+def test_no_group_is_let_go_of_when_the_processes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end waits for threads that may wait for the GIL."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    talk = processes._Talk(distributed.new_group(backend="gloo"))
+    monkeypatch.setattr(processes, "_TALK", talk)
+    groups = [weakref.ref(group) for group in (distributed.group.WORLD, talk.group)]
+    processes.end()
+    gc.collect()
+    assert not distributed.is_initialized()
+    assert all(group() is not None for group in groups)
