@@ -142,4 +142,4 @@ def test_a_slow_job_that_does_not_exist_is_told_before_any_runs() -> None:
     command = ["bash", str(ROOT / ".ci" / "slow"), "sets", "lunch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (64, "")
-    assert done.stderr == "error: .ci/slow: no job lunch: sets, launch, checkov, standins\n"
+    assert done.stderr == "error: .ci/slow: no job lunch: sets, launch, podman, checkov, standins\n"
