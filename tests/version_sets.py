@@ -52,7 +52,7 @@ ENDS = re.compile(
     r"^(FAILED|ERROR|SKIPPED) |^=*\s*\d+ (passed|failed|skipped|error|deselected)|^no tests ran"
 )
 """The lines of pytest's that say what came of it."""
-PLACE = re.compile(r"(?<![\w.])/[\w.+-]+/[^\s'\"]*")
+PLACE = re.compile(r"(?<![\w.])(?:\.\./)*(?:\.\.)?/[\w.+-]+/[^\s'\"]*|(?:\.\./){2,}[^\s'\"]*")
 """An absolute path, or what follows the scheme of an address."""
 SHOWN = ("torch", "transformers", "peft", "accelerate", "huggingface_hub", "tokenizers", "datasets", "numpy")
 

@@ -172,15 +172,14 @@ def has_solver(device: torch.device) -> bool:
 
 
 def inverse_by_products(matrices: torch.Tensor) -> torch.Tensor:
-    """The inverses of I + Q by Newton's iteration X <- X (2 I - A X), from A^T / norm(A)^2.
+    """The inverses of I + Q by Newton's iteration X <- 2 X - X A X, from A^T / norm(A)^2.
 
     I + Q is normal, and the bound 1 + norm_F(Q)^2 / 2 on its squared norm holds as the singular values of a
     skew-symmetric matrix come in pairs: the iteration converges for every Q.
     """
     inverted = matrices.mT / _squared_bound(matrices)
-    twice = 2 * torch.eye(matrices.shape[-1], device=matrices.device, dtype=matrices.dtype)
     for _ in range(NEWTON_STEPS):
-        inverted = torch.bmm(inverted, twice - torch.bmm(matrices, inverted))
+        inverted = torch.baddbmm(inverted, inverted, torch.bmm(matrices, inverted), beta=2.0, alpha=-1.0)
     return inverted
 
 

@@ -73,10 +73,8 @@ class RunCallback(TrainerCallback):
 
     def _look_before_step(self, step: int) -> None:
         self.watch.before_step(self.trainer, self.scaled)
-        if self.gradients.without:
-            self.gradients.look()
-            if self.has_moved:
-                self.watch.findings.add(self.gradients.finding(step))
+        if self.gradients.without and self.gradients.look() and self.has_moved:
+            self.watch.findings.add(self.gradients.finding(step))
         try:
             lines = self.drift.before_step(step, self.trainer.optimizer)
         except UserError as fault:

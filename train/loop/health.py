@@ -89,14 +89,19 @@ class GradientCheck:
         self.looks = 0
         self.without: set[str] = set(parameters)
 
-    def look(self) -> None:
-        """Call after a backward pass, before gradients are cleared."""
+    def look(self) -> bool:
+        """Call after a backward pass, before gradients are cleared.
+
+        False where this step can tell nothing: after an overflow every gradient is NaN, that of a tensor
+        without a part in the loss too.
+        """
+        gradients = {name: self.parameters[name].grad for name in self.without}
+        found = {name: gradient for name, gradient in gradients.items() if gradient is not None}
+        if not all(bool(gradient.isfinite().all()) for gradient in found.values()):
+            return False
         self.looks += 1
-        for name in list(self.without):
-            gradient = self.parameters[name].grad
-            # After an overflow every gradient is NaN, that of a tensor without a part in the loss too.
-            if gradient is not None and bool((gradient != 0).any() & gradient.isfinite().all()):
-                self.without.discard(name)
+        self.without -= {name for name, gradient in found.items() if bool((gradient != 0).any())}
+        return True
 
     def line(self) -> str:
         total = len(self.parameters)

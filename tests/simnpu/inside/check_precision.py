@@ -44,9 +44,18 @@ def check_gradients_of_autocast_reach_the_fp32_weight(weight: torch.nn.Parameter
     assert weight.grad.tolist() == [[2.0] * 4] * 4
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def check_an_overflow_skips_the_step_and_halves_the_scale(weight: torch.nn.Parameter, fused: bool) -> None:
-    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=fused)
+def check_a_fused_optimizer_of_the_device_knows_of_no_skip(weight: torch.nn.Parameter) -> None:
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
+    scaler = torch.npu.amp.GradScaler(init_scale=2.0**16)
+    scaler.scale(weight.sum() * float("inf")).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 2.0**15
+    assert bool(weight.isnan().all())
+
+
+def check_an_overflow_skips_the_step_and_halves_the_scale(weight: torch.nn.Parameter) -> None:
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=False)
     scaler = torch.npu.amp.GradScaler(init_scale=2.0**16)
     scaler.scale(weight.sum() * float("inf")).backward()
     scaler.step(optimizer)

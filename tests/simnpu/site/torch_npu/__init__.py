@@ -36,9 +36,6 @@ def _register() -> None:
     from torch_npu import distributed
 
     distributed.register()
-    from torch_npu import optimizers
-
-    optimizers.register()
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     register_optimizer_step_pre_hook(lambda *_: native.begin_step())
