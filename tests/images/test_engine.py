@@ -53,7 +53,7 @@ def test_no_start_compiles_a_module_of_python_s_own(cpu_image: Image) -> None:
 import asyncio, ctypes, decimal, email.message, json, sys, typing, unittest
 from importlib.util import MAGIC_NUMBER
 def stale(module):
-    if "site-packages" in module.__file__ or not module.__cached__: return False
+    if "site-packages" in module.__file__ or not getattr(module, "__cached__", None): return False
     try: head = open(module.__cached__, "rb").read(16)
     except OSError: return True
     return head[:4] != MAGIC_NUMBER or head[4:8] != b"\\x01\\0\\0\\0"
