@@ -22,8 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "tests" / "records"
 TAIL = 60
 PACKAGES = ("torch", "transformers", "peft", "accelerate")
-PATH = re.compile(r"(?<![\w.:/-])/(?:[\w.+-]+/)*[\w.+-]+")
-"""An absolute path, not one that a relative path or an address ends in."""
+PATH = re.compile(r"(?<![\w.:/-])(?:(?:\.\./)+|/)(?:[\w.+-]+/)*[\w.+-]+")
+"""An absolute path or one that leads out of a folder, not one that a relative path or an address ends in."""
+ADDRESS = re.compile(r"\b[a-z][a-z+]*://[^\s'\"]*")
+OUTCOMES = (":!tests/records", ":!images/evidence")
+"""What the jobs themselves write: no change of what they test."""
 IN_IMAGE = ("/opt/isotune", "/model", "/data", "/out", "/tmp")
 
 
@@ -42,24 +45,25 @@ def run(command: list[str]) -> tuple[int, list[str], float]:
 
 
 def commit() -> str:
-    """The commit's id, with a word where files differ from it; `unknown` outside git."""
-    words = ["git", "-C", str(ROOT)]
-    head = subprocess.run([*words, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    changed = subprocess.run([*words, "status", "--porcelain"], capture_output=True, text=True, check=False)
-    if head.returncode:
-        return "unknown"
-    return head.stdout.strip() + (", with changes" if changed.stdout.strip() else "")
+    """The commit's id, with a word where files beside OUTCOMES differ from it; `unknown` outside git."""
+    told = []
+    for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", ".", *OUTCOMES]):
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            return "unknown"
+        told.append(done.stdout.strip())
+    return f"{told[0]}, with changes" if told[1] else told[0]
 
 
 def without_places(line: str) -> str:
-    """A line whose paths on this machine are cut to their last part; an image's own paths stay."""
+    """A line without addresses, whose paths here are cut to their last part; an image's own paths stay."""
 
     def short(found: re.Match[str]) -> str:
         path = found.group()
         known = any(path == place or path.startswith(f"{place}/") for place in IN_IMAGE)
         return path if known else f".../{path.rsplit('/', 1)[1]}"
 
-    return PATH.sub(short, line.replace(f"{ROOT}/", ""))
+    return PATH.sub(short, ADDRESS.sub("ADDRESS", line.replace(f"{ROOT}/", "")))
 
 
 def text(command: list[str], tested: str, code: int, lines: list[str], seconds: float) -> str:

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tests import record
+import record
 
 
 @pytest.fixture
@@ -43,10 +42,14 @@ def test_only_the_last_lines_are_kept(kept: Path) -> None:
 
 
 def test_places_of_the_machine_are_cut_and_those_of_an_image_stay() -> None:
-    line = f"{record.ROOT}/tests/test_x.py /home/me/venv/bin/python /out/run.json tests/train/a.py 1/2"
-    expected = "tests/test_x.py .../python /out/run.json tests/train/a.py 1/2"
+    line = f"{record.ROOT}/tests/test_x.py /home/me/venv/bin/python /out/run.json tests/train/a.py ../../x/y.py 1/2"
+    expected = "tests/test_x.py .../python /out/run.json tests/train/a.py .../y.py 1/2"
     assert record.without_places(line) == expected
     assert record.without_places("'/var/lib/x':/model") == "'.../x':/model"
+    assert (
+        record.without_places("'https://files.example/simple/x': git+ssh://me@host/x.git")
+        == "'ADDRESS': ADDRESS"
+    )
 
 
 def test_the_commit_says_where_files_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +60,9 @@ def test_the_commit_says_where_files_differ(tmp_path: Path, monkeypatch: pytest.
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"],
     ):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    assert record.commit().isalnum()
+    (tmp_path / "tests/records").mkdir(parents=True)
+    (tmp_path / "tests/records/job.txt").touch()
     assert record.commit().isalnum()
     (tmp_path / "new").touch()
     assert record.commit().endswith(", with changes")

@@ -16,8 +16,7 @@ from build import COMMANDS
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 
-
-TRAIN_COMMANDS = ("verify", "make-tiny", "check-data", "eval", "generate", "merge", "info")
+TRAIN_COMMANDS = ("verify", "doctor", "make-tiny", "check-data", "eval", "generate", "merge", "info")
 
 
 def run(*arguments: str) -> str:
@@ -56,16 +55,7 @@ def test_every_option_in_a_shown_command_is_known() -> None:
         ),
         "train": "".join(
             run("-c", "from train.cli import main; main()", *command, "--help")
-            for command in (
-                [],
-                ["verify"],
-                ["make-tiny"],
-                ["check-data"],
-                ["eval"],
-                ["generate"],
-                ["merge"],
-                ["info"],
-            )
+            for command in ([], *([name] for name in TRAIN_COMMANDS))
         ),
         "quickstart.sh": (ROOT / "quickstart.sh").read_text(encoding="utf-8"),
     }

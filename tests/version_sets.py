@@ -20,8 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 import cuda_libraries
-
-ROOT = Path(__file__).resolve().parent.parent
+from record import ROOT, commit, without_places
 
 SETS = {
     "B": {
@@ -52,8 +51,6 @@ ENDS = re.compile(
     r"^(FAILED|ERROR|SKIPPED) |^=*\s*\d+ (passed|failed|skipped|error|deselected)|^no tests ran"
 )
 """The lines of pytest's that say what came of it."""
-PLACE = re.compile(r"(?<![\w.])(?:\.\./)*(?:\.\.)?/[\w.+-]+/[^\s'\"]*|(?:\.\./){2,}[^\s'\"]*")
-"""An absolute path, or what follows the scheme of an address."""
 SHOWN = ("torch", "transformers", "peft", "accelerate", "huggingface_hub", "tokenizers", "datasets", "numpy")
 
 
@@ -145,17 +142,6 @@ def run_tests(folder: Path, arguments: list[str]) -> tuple[int, list[str]]:
     return process.returncode, printed.decode(errors="replace").splitlines()
 
 
-def commit() -> str:
-    """The commit that is tested, and whether tracked files differ from it; `unknown` outside a repository."""
-    told = []
-    for command in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]):
-        done = subprocess.run(["git", "-C", str(ROOT), *command], check=False, capture_output=True, text=True)
-        if done.returncode:
-            return "unknown"
-        told.append(done.stdout.strip())
-    return f"{told[0]}, with changes" if told[1] else told[0]
-
-
 def record(name: str, tested: str, found: str, arguments: list[str], outcome: str, lines: list[str]) -> str:
     """What a run of a set showed, as the text of a file: no path of this machine is in it."""
     kept = [line for line in lines if ENDS.match(line)]
@@ -171,7 +157,7 @@ def record(name: str, tested: str, found: str, arguments: list[str], outcome: st
             *kept,
         ]
     )
-    return PLACE.sub("PATH", text) + "\n"
+    return "".join(f"{without_places(line)}\n" for line in text.split("\n"))
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

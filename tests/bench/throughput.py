@@ -158,8 +158,9 @@ def matmul_rate(threads: int, clock: str) -> float:
 
 
 DATA_COST = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
+from contender import peak_memory_bytes
 from train.data.samples import Policies, load_samples
 from train.data.template import ChatTemplate
 from train.loop.model import load_tokenizer
@@ -167,8 +168,7 @@ template = ChatTemplate(load_tokenizer(Path(sys.argv[1])))
 started = time.perf_counter()
 load_samples(Path(sys.argv[2]), template, Policies(2048, "drop"))
 seconds = time.perf_counter() - started
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"seconds": seconds, "peak_memory_bytes": peak}))
+print(json.dumps({"seconds": seconds, "peak_memory_bytes": peak_memory_bytes()}))
 """
 
 
@@ -180,7 +180,7 @@ def data_cost(place: Path, count: int) -> dict[str, float]:
             row = {"instruction": f"What is {number} plus {number}?", "output": f"It is {2 * number}."}
             file.write(json.dumps(row) + "\n")
     command = [sys.executable, "-c", DATA_COST, str(place / "model"), str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(BENCH.parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": f"{BENCH.parent.parent}:{BENCH}"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     return {"num_rows": count, **json.loads(done.stdout)}
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_families import FAMILIES, VERSION, is_claimed, lacks, tiny_model, write_checkpoint
+from tiny_families import FAMILIES, FIELDS, VERSION, is_claimed, tiny_model, write_checkpoint
+
+from train.loop.model import missing_operator
 
 
 @pytest.fixture(scope="session")
@@ -84,8 +86,8 @@ def model_of() -> Callable[[str], Any]:
     made: dict[str, Any] = {}
 
     def copied(model_type: str) -> Any:
-        if fault := lacks(model_type):
-            pytest.skip(fault)
+        if lacked := missing_operator(FIELDS[model_type].get("layer_types", ())):
+            pytest.skip(f"{model_type}: {lacked}")
         if model_type not in made:
             try:
                 made[model_type] = tiny_model(model_type)

@@ -134,6 +134,25 @@ def test_a_family_that_this_transformers_does_not_have_is_said_before_anything_i
         read_model_config(tmp_path)
 
 
+def test_a_torch_without_an_operator_of_the_family_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On torch 2.7 by its own scatter, elsewhere by one that answers like it."""
+    try:
+        tiny_model("qwen4_exp_text").save_pretrained(tmp_path)
+    except ValueError:
+        pytest.skip(f"transformers {VERSION} has no qwen4_exp_text")
+
+    def scatter(*_: Any) -> None:
+        raise RuntimeError("scatter(): Expected dtype int64 for index")
+
+    monkeypatch.setattr(torch.Tensor, "scatter", scatter)
+    with pytest.raises(UserError, match=r"32-bit indices.*Expected dtype int64") as caught:
+        load_model(tmp_path, torch.float32, "sdpa")
+    assert caught.value.exit_code == 78
+    assert "newer torch" in caught.value.hint
+
+
 @pytest.mark.parametrize("model_type", families.REFUSED)
 def test_a_model_without_a_text_part_is_refused_with_the_list(tmp_path: Path, model_type: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")

@@ -81,22 +81,6 @@ def tiny_model(model_type: str, **fields: Any) -> Any:
     return model
 
 
-def lacks(model_type: str) -> str | None:
-    """What the torch that is here lacks for a forward of the type, or None.
-
-    Qwen4-Exp's indexed attention gives scatter 32-bit indices; torch 2.7 takes 64-bit ones alone.
-    """
-    import torch
-
-    if "indexed_attention" not in FIELDS[model_type].get("layer_types", ()):
-        return None
-    try:
-        torch.zeros(1).scatter(0, torch.zeros(1, dtype=torch.int32), 1.0)
-    except RuntimeError as fault:
-        return f"{model_type} needs indices of 32 bits in torch: {fault}"
-    return None
-
-
 FAMILIES = {family.model_types[-1]: family for family in families.FAMILIES}
 VERSION = families.transformers_version()
 SETTINGS = {"lora": {"r": 4}, "oft": {"oft_block_size": 8}}

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,8 +149,30 @@ def load_model(folder: Path, dtype: torch.dtype, attn_implementation: str) -> Pr
                 "config.json and the .safetensors files do not belong together: copy all of them again",
                 EXIT_CONFIG,
             )
+    if lacked := missing_operator(getattr(model.config, "layer_types", None) or ()):
+        raise UserError(
+            f"--model {folder}: {lacked}",
+            "take an image or an environment with a newer torch: 2.10 has it",
+            EXIT_CONFIG,
+        )
     model.config.use_cache = False
     return model
+
+
+def missing_operator(layer_types: Iterable[str]) -> str:
+    """What this torch lacks for a forward of layers of these types, as config.json names them; or nothing.
+
+    The indexed attention of Qwen4-Exp gives scatter 32-bit indices; torch 2.7 takes 64-bit ones alone.
+    """
+    import torch
+
+    if "indexed_attention" in layer_types:
+        try:
+            torch.zeros(1).scatter(0, torch.zeros(1, dtype=torch.int32), 1.0)
+        except RuntimeError as fault:
+            here = f"torch {torch.__version__} has no scatter by 32-bit indices"
+            return f"{here}, which indexed attention needs: {fault}"
+    return ""
 
 
 def find_stop_tokens(template: ChatTemplate, folder: Path) -> list[int]:
