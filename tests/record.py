@@ -27,7 +27,7 @@ PATH = re.compile(r"(?<![\w.:/-])(?:(?:\.\./)+|/)(?:[\w.+-]+/)*[\w.+-]+")
 ADDRESS = re.compile(r"\b[a-z][a-z+]*://[^\s'\"]*")
 OUTCOMES = (":!tests/records", ":!images/evidence")
 """What the jobs themselves write: no change of what they test."""
-IN_IMAGE = ("/opt/isotune", "/model", "/data", "/out", "/tmp")
+IN_IMAGE = ("/opt/isotune", "/model", "/data", "/out")
 
 
 def run(command: list[str]) -> tuple[int, list[str], float]:
@@ -61,7 +61,7 @@ def without_places(line: str) -> str:
     def short(found: re.Match[str]) -> str:
         path = found.group()
         known = any(path == place or path.startswith(f"{place}/") for place in IN_IMAGE)
-        return path if known else f".../{path.rsplit('/', 1)[1]}"
+        return path if known or path == "/tmp" else f".../{path.rsplit('/', 1)[1]}"
 
     return PATH.sub(short, ADDRESS.sub("ADDRESS", line.replace(f"{ROOT}/", "")))
 

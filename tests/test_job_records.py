@@ -42,8 +42,8 @@ def test_only_the_last_lines_are_kept(kept: Path) -> None:
 
 
 def test_places_of_the_machine_are_cut_and_those_of_an_image_stay() -> None:
-    line = f"{record.ROOT}/tests/test_x.py /home/me/venv/bin/python /out/run.json tests/train/a.py ../../x/y.py 1/2"
-    expected = "tests/test_x.py .../python /out/run.json tests/train/a.py .../y.py 1/2"
+    line = f"{record.ROOT}/tests/test_x.py /home/me/bin/python /out/run.json tests/a.py ../../x/y.py 1/2"
+    expected = "tests/test_x.py .../python /out/run.json tests/a.py .../y.py 1/2"
     assert record.without_places(line) == expected
     assert record.without_places("'/var/lib/x':/model") == "'.../x':/model"
     assert (

@@ -23,7 +23,7 @@ BATCH = 8
 
 
 def peak_memory_bytes() -> int:
-    """Most bytes that this program held; getrusage's figure is at least that of the process that started it."""
+    """Most bytes that this program held; getrusage counts the one that started it too."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)
     return int(line.split()[1]) * 1024
 
