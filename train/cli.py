@@ -16,7 +16,7 @@ import typer
 from train import commands, device_faults
 from train.checks.doctor import doctor_command
 from train.detect import require_torch
-from train.errors import EXIT_CHECK_FAILED, EXIT_STOPPED, EXIT_TRAINING, EXIT_USAGE, UserError
+from train.errors import EXIT_STOPPED, EXIT_TRAINING, EXIT_USAGE, UserError
 from train.launch_reports import is_started
 from train.missing import missing_library
 from train.policy import set_image_environment
@@ -261,15 +261,14 @@ def call(arguments: list[str], tell: Callable[[str], None] = _to_stderr) -> int:
         _refuse_repeated(arguments)
         with device_faults.told():
             result = app(arguments, standalone_mode=False, prog_name="train", obj=arguments)
-        sys.stdout.flush()
+        with contextlib.suppress(BrokenPipeError):  # the reader, such as `head`, has enough: not a fault
+            sys.stdout.flush()
     except UserError as fault:
         tell(str(fault))
         return fault.exit_code
     except typer.TyperException as fault:
         tell(f"error: {fault.format_message()}\nhint: train --help")
         return EXIT_USAGE
-    except BrokenPipeError:
-        return EXIT_CHECK_FAILED  # without a word, as where a reader goes away while a command writes
     except (ImportError, OSError, RuntimeError) as fault:
         told = missing_library(fault) or _system_fault(fault)
         tell(str(told))

@@ -7,7 +7,6 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 
@@ -24,7 +23,7 @@ def open_missing() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 class _Lasting(io.FileIO):
@@ -33,7 +32,7 @@ class _Lasting(io.FileIO):
     lost = ""
     """Why it cannot be written any more."""
 
-    def write(self, content: Any) -> int | None:
+    def write(self, content: Any, /) -> int:
         if not self.lost:
             try:
                 return super().write(content)
