@@ -54,7 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
             run_build(given, __doc__, commands_help())
         else:
             _command(command)(given[1:])
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by who called
+            sys.stdout.flush()
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
