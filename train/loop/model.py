@@ -15,7 +15,7 @@ from train import families
 from train.data.records import hash_file
 from train.data.samples import Samples
 from train.data.template import ChatTemplate, TemplateFault
-from train.errors import EXIT_CONFIG, UserError, reading
+from train.errors import EXIT_CONFIG, UserError, place_of, reading
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,10 @@ def share_files(folder: Path) -> None:
 
 def read_model_config(folder: Path) -> dict[str, Any]:
     """config.json of a checkpoint folder; UserError (exit 78) where the folder is no checkpoint."""
-    if not folder.is_dir():
+    with reading(f"--model {place_of(folder)}", "give a downloaded checkpoint's folder"):
+        is_folder = folder.is_dir()
+        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8] if is_folder else ())
+    if not is_folder:
         raise UserError(
             f"--model {folder}: is no folder",
             "give a downloaded checkpoint's folder; in a container mount it: -v /path/to/model:/model:ro; "
@@ -62,10 +65,9 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as fault:
-        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
         raise UserError(
             f"{path}: cannot be read: {fault.strerror}",
-            f"the folder holds {found}; a checkpoint has config.json",
+            f"the folder holds {found or 'nothing'}; a checkpoint has config.json",
             EXIT_CONFIG,
         ) from None
     except ValueError as fault:

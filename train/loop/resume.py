@@ -13,7 +13,7 @@ from train.adapters import oft
 from train.config import RunConfig
 from train.data.records import hash_file
 from train.data.samples import Samples
-from train.errors import EXIT_CONFIG, UserError, unreadable
+from train.errors import EXIT_CONFIG, UserError, reading, unreadable
 from train.loop import checkpoint, processes
 from train.loop.checkpoint import Checkpoint
 from train.loop.claim import claimable, held
@@ -102,7 +102,10 @@ def start_lines(start: Checkpoint) -> list[str]:
 def identify(config: RunConfig, parts: list[Samples]) -> dict[str, Any]:
     """What may not change while a run goes on: hashes of the data, hashes or sizes of the model's files."""
     folders = {"model": config.model, "init_adapter": config.init_adapter}
-    files = {kind: checkpoint_files(folder) if folder else [] for kind, folder in folders.items()}
+    files = {}
+    for kind, folder in folders.items():
+        with reading(f"{kind} {folder}"):
+            files[kind] = checkpoint_files(folder) if folder else []
     files["chat_template"] = [config.chat_template] if config.chat_template else []
     return {"data": [part.summary.sha256 for part in parts], **_identities(files)}
 
