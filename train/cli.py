@@ -16,7 +16,15 @@ import typer
 from train import commands, device_faults
 from train.checks.doctor import doctor_command
 from train.detect import require_torch
-from train.errors import EXIT_STOPPED, EXIT_TRAINING, EXIT_USAGE, UserError
+from train.errors import (
+    EXIT_STOPPED,
+    EXIT_TRAINING,
+    EXIT_USAGE,
+    MAKE_ROOM,
+    UserError,
+    is_disk_full,
+    place_of,
+)
 from train.launch_reports import is_started
 from train.missing import missing_library
 from train.policy import set_image_environment
@@ -231,8 +239,9 @@ def _refuse_repeated(arguments: list[str]) -> None:
 def _system_fault(fault: Exception) -> UserError:
     if not isinstance(fault, OSError):
         raise fault
-    place = f"{fault.filename}: " if fault.filename else ""
-    return UserError(f"{place}{fault.strerror or fault}", "", EXIT_TRAINING)
+    place = f"{place_of(fault.filename)}: " if fault.filename else ""
+    hint = MAKE_ROOM if is_disk_full(fault) else f"what does the system let uid {os.getuid()} do there?"
+    return UserError(f"{place}{fault.strerror or fault}", hint, EXIT_TRAINING)
 
 
 def _to_stderr(message: str) -> None:

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from train.config import RunConfig, known_fields
-from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError
+from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError, reading
 from train.old_names import translate
 
 Given = dict[tuple[Any, ...], tuple[str, Any]]
@@ -35,7 +35,9 @@ class _UniqueKeys(yaml.SafeLoader):
 def recipe_path(given: Path) -> Path:
     """The file of a recipe: the path as given, or the recipe of that name which ships with isotune."""
     shipped = Path(__file__).parent / "recipes" / f"{given}.yaml"
-    return shipped if len(given.parts) == 1 and not given.exists() and shipped.exists() else given
+    with reading(given, "--config takes a YAML file, or the name of a recipe that ships"):
+        is_shipped = not given.exists() and len(given.parts) == 1 and shipped.exists()
+        return shipped if is_shipped else given
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from train.adapters.manifest import AdapterManifest, compare, read_manifest
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, UserError, reading
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +46,11 @@ class AdapterConfig:
 
 def read_adapter_config(folder: Path) -> AdapterConfig:
     """Read adapter_config.json and isotune.json. UserError (exit 78) names everything that is wrong."""
+    with reading(folder, "a run leaves its adapter in OUTPUT/adapter"):
+        return _read(folder)
+
+
+def _read(folder: Path) -> AdapterConfig:
     if not folder.is_dir():
         raise _no_folder(folder)
     weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)

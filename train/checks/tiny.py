@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, UserError, place_of, reading
 from train.loop.model import quiet_libraries, share_files
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ def copy_pretrained(folder: Path) -> None:
 
 
 def _fill_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    with reading(f"--output {place_of(folder)}", "name another folder"):
+        is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not is_free:
         raise UserError(f"--output {folder}: is not empty", "name a new folder", EXIT_CONFIG)
     try:
         folder.mkdir(parents=True, exist_ok=True)

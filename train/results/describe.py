@@ -8,7 +8,7 @@ from typing import Any
 from train import families, hub
 from train.adapters.manifest import parametrisation
 from train.adapters.saved import CONFIG, AdapterConfig, read_adapter_config, read_json
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, UserError, reading
 from train.loop.model import read_model_config
 
 
@@ -18,6 +18,11 @@ def describe(folder: Path) -> dict[str, Any]:
 
     UserError (exit 78) where it is none of them, or its files are broken.
     """
+    with reading(folder, "give a run's --output folder, an adapter's, or a checkpoint's"):
+        return _describe(folder)
+
+
+def _describe(folder: Path) -> dict[str, Any]:
     if (folder / "run.json").is_file():
         facts = _run(read_json(folder / "run.json"))
         adapter = folder / "adapter"
