@@ -11,7 +11,7 @@ from train.adapters.settings import LoraSettings, OftSettings
 from train.data.settings import DataFields, Sources
 from train.loop.settings import LoopFields
 from train.probes.settings import DeviceFields
-from train.strict import SomePath, Whole
+from train.strict import MANY, SomePath, Whole
 
 
 def _as_list(value: Any) -> Any:
@@ -59,8 +59,8 @@ class RunConfig(DataFields, LoopFields, DeviceFields):
         "auto", description="how attention is computed; auto: the first that the device computes right"
     )
 
-    num_generations: Whole = Field(3, ge=0, description="prompts answered before and after")
-    max_new_tokens: Whole = Field(48, ge=1, description="longest generated answer, in tokens")
+    num_generations: Whole = Field(3, ge=0, le=MANY, description="prompts answered before and after")
+    max_new_tokens: Whole = Field(48, ge=1, le=10_000_000, description="longest generated answer, in tokens")
 
     _hub_model: Any = PrivateAttr(None)
     """The hub's model that was asked for, where `model` is its snapshot's folder."""

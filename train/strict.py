@@ -17,6 +17,8 @@ def _not_boolean(value: Any) -> Any:
     return value
 
 
+MANY = 10**9
+"""More steps, tokens or rows than any run has; a larger number would overflow somewhere below."""
 Whole = Annotated[int, BeforeValidator(_not_boolean)]
 Number = Annotated[float, BeforeValidator(_not_boolean), Field(allow_inf_nan=False)]
 

@@ -189,3 +189,10 @@ def test_the_driver_s_files_are_mounted_where_no_runtime_of_the_vendor_does_it()
     assert "add --driver-mounts" in launch_text(["--backend=ascend", "--as=job", *places("job")])
     with pytest.raises(UserError, match="its plugin brings in"):
         launched("hygon", "job", "--driver-mounts")
+
+
+@pytest.mark.parametrize("option", ["devices", "nodes", "nproc", "cpus", "uid", "retries", "grace"])
+def test_a_number_that_no_cluster_has_is_refused(option: str) -> None:
+    [fault] = refused("cuda", "indexed-job", f"--{option}=99999999999")
+    assert fault.startswith(f"--{option} 99999999999: ")
+    assert "less than or equal to" in fault
