@@ -23,6 +23,10 @@ NEEDED_SETTINGS = {
 }
 """Of these one is due: transformers would stop without it only after data and model are loaded."""
 COUNTS = ("num_decay_steps", "num_stable_steps")
+LOWEST_RATES = {"polynomial": "lr_end", "cosine_with_min_lr": "min_lr"}
+"""The setting of a schedule that its learning rate ends at."""
+LR_END = 1e-7
+"""Of polynomial in transformers, where no `lr_end` is given."""
 MOST = {"num_cycles": 1e6, "min_lr_rate": 1.0, "min_lr_ratio": 1.0, **dict.fromkeys(COUNTS, float(MANY))}
 """The largest value of a setting: no more cycles than steps, no lowest rate above the highest."""
 
@@ -184,7 +188,19 @@ class LoopFields(Strict):
             for name, value in given.items()
             if value > MOST.get(name, value)
         ]
-        return faults
+        return faults + self._rate_faults()
+
+    def _rate_faults(self) -> list[str]:
+        """A lowest learning rate that is none; what linear scaling makes of the highest is not known yet."""
+        name = LOWEST_RATES.get(self.lr_scheduler_type, "")
+        default = LR_END if name == "lr_end" else 0.0
+        lowest = self.lr_scheduler_kwargs.get(name, default)
+        if lowest < self.learning_rate or self.lr_scale_with_world_size == "linear":
+            return []
+        whose = "" if name in self.lr_scheduler_kwargs else f" ({self.lr_scheduler_type}'s own)"
+        return [
+            f"lr_scheduler_kwargs.{name}: {lowest:g}{whose} is not below learning_rate {self.learning_rate:g}"
+        ]
 
     def _evaluation_faults(self, eval_names: Collection[str]) -> list[str]:
         given, faults = self.model_fields_set, []

@@ -42,6 +42,22 @@ FLAGS = {"adapter": "lora", "model": "m", "data": "d", "output": "o"}
             ["lr_scheduler_type=warmup_stable_decay", "lr_scheduler_kwargs={num_decay_steps: 1e308}"],
             "num_decay_steps: 1e+308 is more than 1e+09",
         ),
+        (
+            ["lr_scheduler_type=polynomial", "learning_rate=1e-8"],
+            "lr_scheduler_kwargs.lr_end: 1e-07 (polynomial's own) is not below learning_rate 1e-08",
+        ),
+        (
+            ["lr_scheduler_type=polynomial", "lr_scheduler_kwargs={lr_end: 1e-3}"],
+            "lr_scheduler_kwargs.lr_end: 0.001 is not below learning_rate 0.0002",
+        ),
+        (
+            ["lr_scheduler_type=cosine_with_min_lr", "lr_scheduler_kwargs={min_lr: 1e-3}"],
+            "lr_scheduler_kwargs.min_lr: 0.001 is not below learning_rate 0.0002",
+        ),
+        (
+            ["lr_scheduler_type=cosine_with_min_lr", "lr_scheduler_kwargs={min_lr_rate: 5}"],
+            "min_lr_rate: 5 is more than 1",
+        ),
         (["keep_best=true"], "keep_best True needs eval_data"),
         (["eval_steps=5"], "eval_steps 5 needs eval_data"),
         (["early_stopping_patience=2"], "early_stopping_patience 2 needs eval_data"),
@@ -56,6 +72,12 @@ def test_options_that_contradict_each_other_are_named(settings: list[str], fault
         build_config(None, FLAGS, settings)
     assert caught.value.exit_code == EXIT_CONFIG
     assert fault in caught.value.message
+
+
+def test_a_lowest_rate_is_not_compared_with_a_rate_that_devices_multiply() -> None:
+    asked = ["lr_scheduler_type=polynomial", "lr_scheduler_kwargs={lr_end: 3e-4}"]
+    assert build_config(None, FLAGS, [*asked, "lr_scale_with_world_size=linear"])
+    assert build_config(None, FLAGS, [*asked, "learning_rate=4e-4"])
 
 
 def test_all_contradictions_come_together_those_of_the_adapter_too() -> None:
