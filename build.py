@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError, disk_full
+from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError, told
 
 # Name -> the function in images/ that runs it, and what its line in --help says.
 COMMANDS = {
@@ -71,12 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader, such as `head`, has enough: not a fault, and nothing more can be said on stdout.
         _silence_stdout()
     except OSError as error:
-        full = disk_full(error)
-        if not full:
-            raise
-        print(full, file=sys.stderr)
+        fault = told(error)
+        print(fault, file=sys.stderr)
         _silence_stdout()
-        return full.exit_code
+        return fault.exit_code
     return 0
 
 

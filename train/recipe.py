@@ -13,6 +13,8 @@ from train.config import RunConfig, known_fields
 from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError, reading
 from train.old_names import translate
 
+SHOWN = 200
+"""Characters of a wrong value that are told."""
 Given = dict[tuple[Any, ...], tuple[str, Any]]
 """Path of a field -> (where it is said, its value)."""
 
@@ -180,7 +182,9 @@ def _fault_line(fault: dict[str, Any], origins: dict[tuple[Any, ...], str], reci
     path = tuple(str(part) for part in fault["loc"])
     origin = next((name for key, name in origins.items() if path[: len(key)] == key), None)
     place = origin or (
-        f"{recipe}: {'.'.join(path)}" if recipe and fault["type"] != "missing" else ".".join(path)
+        f"{recipe}: {'.'.join(path)}"
+        if recipe and (fault["type"] != "missing" or len(path) > 1)
+        else ".".join(path)
     )
     if origin and path[0] == "data" and len(path) > 1:  # which of the sources
         place = f"{origin}: {'.'.join(path)}"
@@ -193,7 +197,15 @@ def _fault_line(fault: dict[str, Any], origins: dict[tuple[Any, ...], str], reci
     message = fault["msg"].removeprefix("Value error, ")
     if isinstance(fault["input"], dict):  # fields that contradict each other: the message has their values
         return f"{place}: {message}" if place else message
-    return f"{place}: {message}, not {fault['input']!r}"
+    if path[0] == "eval_data" and fault["type"] == "value_error":  # the message has the values
+        return f"{place}: {message}"
+    return f"{place}: {message}, not {_shown(fault['input'])}"
+
+
+def _shown(value: Any) -> str:
+    """A value as it was given; the beginning of a long one, and its length."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
 
 
 def _suggest(path: tuple[str, ...]) -> str:

@@ -100,6 +100,20 @@ def plan_lines(config: RunConfig, planned: dict[str, Any]) -> list[str]:
         f"learning rate: {planned['learning_rate']:.3g}{_scaling(config, devices)}, "
         f"{config.lr_scheduler_type}{f' after {warmup} steps of warmup' if warmup else ''}; "
         f"{planned['optimizer']}",
+        *_too_short(config, steps, warmup),
+    ]
+
+
+def _too_short(config: RunConfig, steps: int, warmup: int) -> list[str]:
+    """What to say where a run ends before its schedule has risen, or begins within its decay."""
+    decay = int(config.lr_scheduler_kwargs.get("num_decay_steps", 0))
+    if warmup + decay <= steps:
+        return []
+    what = f"warmup and decay ({warmup} + {decay} steps) are" if decay else f"warmup ({warmup} steps) is"
+    cure = "fewer warmup_steps or num_decay_steps" if decay else "fewer warmup_steps, or more steps"
+    return [
+        f"warning: {what} longer than the run of {steps} steps: its learning rate never reaches the highest; "
+        f"{cure}"
     ]
 
 

@@ -126,6 +126,21 @@ def test_a_plan_counts_samples_or_tokens(tmp_path: Path) -> None:
     assert line == "a step: at most 512 tokens x 2 accumulated x 1 device = 1024 tokens; 4 steps"
 
 
+def test_a_run_shorter_than_its_warmup_and_decay_is_told(tmp_path: Path) -> None:
+    decay = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 500}}
+    run = config(**decay, warmup_steps=1)
+    assert len(schedule.plan_lines(run, schedule.plan(run, arguments(run, tmp_path), 501))) == 2
+    assert schedule.plan_lines(run, schedule.plan(run, arguments(run, tmp_path), 2))[2] == (
+        "warning: warmup and decay (1 + 500 steps) are longer than the run of 2 steps: its learning rate "
+        "never reaches the highest; fewer warmup_steps or num_decay_steps"
+    )
+    run = config(warmup_steps=9)
+    assert (
+        "warmup (9 steps) is longer than the run of 4 steps"
+        in schedule.plan_lines(run, schedule.plan(run, arguments(run, tmp_path), 4))[2]
+    )
+
+
 def test_a_world_size_without_a_rank_is_that_of_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("8", ""):
         monkeypatch.setenv("WORLD_SIZE", value)
