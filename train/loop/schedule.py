@@ -105,15 +105,13 @@ def plan_lines(config: RunConfig, planned: dict[str, Any]) -> list[str]:
 
 
 def _too_short(config: RunConfig, steps: int, warmup: int) -> list[str]:
-    """What to say where a run ends before its schedule has risen, or begins within its decay."""
+    """What to say where a run begins within its decay; of one that ends in its warmup a finding tells."""
     decay = int(config.lr_scheduler_kwargs.get("num_decay_steps", 0))
-    if warmup + decay <= steps:
+    if not decay or warmup + decay <= steps:
         return []
-    what = f"warmup and decay ({warmup} + {decay} steps) are" if decay else f"warmup ({warmup} steps) is"
-    cure = "fewer warmup_steps or num_decay_steps" if decay else "fewer warmup_steps, or more steps"
     return [
-        f"warning: {what} longer than the run of {steps} steps: its learning rate never reaches the highest; "
-        f"{cure}"
+        f"warning: warmup and decay ({warmup} + {decay} steps) are longer than the run of {steps} steps: its "
+        "learning rate never reaches the highest; fewer warmup_steps or num_decay_steps"
     ]
 
 
