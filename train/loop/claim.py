@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from train.config import RunConfig
+from train.data.text import is_utf8
 from train.errors import EXIT_CONFIG, UserError
 from train.loop import checkpoint
 from train.loop.lines import say
@@ -30,6 +31,12 @@ def claimable(config: RunConfig) -> None:
     written over.
     """
     folder = config.output
+    if not is_utf8(str(folder.absolute())):
+        raise UserError(
+            f"--output {folder}: is not UTF-8 text, and tokenizers write under no such name",
+            "name another folder",
+            EXIT_CONFIG,
+        )
     try:
         entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     except (OSError, ValueError) as fault:

@@ -20,6 +20,9 @@ from train.loop import processes
 from train.loop.claim import read_manifest
 from train.stop import Stopped
 
+ESCAPED = "backslashreplace"
+"""Names of files need not be UTF-8: what Python holds for such a byte is written as JSON's own escape."""
+
 
 class Manifest:
     """The run.json of one run: always whole on disk. It says `running` until the run ends, or was killed."""
@@ -92,7 +95,7 @@ def replace_text(path: Path, text: str) -> None:
     """Put a text on the disk in place of a file's, whole or not at all; OSError leaves the file as it was."""
     temporary = path.with_suffix(f"{path.suffix}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8", errors=ESCAPED) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from train.errors import EXIT_CONFIG, UserError, unwritable
 from train.loop.findings import Finding
-from train.loop.manifest import replace_text
+from train.loop.manifest import ESCAPED, replace_text
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class MetricsFile:
         try:
             if is_written:
                 replace_text(path, "".join(map(_text, kept)))
-            self._file: IO[str] = self.path.open("a", encoding="utf-8")
+            self._file: IO[str] = self.path.open("a", encoding="utf-8", errors=ESCAPED)
         except OSError as fault:
             raise unwritable(path, fault) from None
 
