@@ -195,10 +195,10 @@ def _text(line: Line | Aside) -> str:
 def _read(path: Path) -> list[Line | Aside]:
     """All whole lines; the last line of a killed run may be half a one."""
     lines: list[Line | Aside] = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for text in path.read_bytes().splitlines() if path.exists() else []:
         try:
             lines.append(_line(json.loads(text)))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             break
     return lines
 
