@@ -69,3 +69,9 @@ def reading(path: Path | str, hint: str = "", exit_code: int = EXIT_CONFIG) -> I
         yield
     except OSError as fault:
         raise unreadable(path, fault, hint, exit_code) from None
+
+
+def unwritable(path: Path | str, fault: OSError, exit_code: int = EXIT_TRAINING) -> UserError:
+    """What to tell of a path that cannot be written; a full disk has a cure of its own."""
+    hint = MAKE_ROOM if is_disk_full(fault) else f"let uid {os.getuid()} write there, or name another folder"
+    return UserError(f"{place_of(path)}: cannot be written: {fault.strerror or fault}", hint, exit_code)

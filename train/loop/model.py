@@ -70,7 +70,7 @@ def read_model_config(folder: Path) -> dict[str, Any]:
             f"the folder holds {found or 'nothing'}; a checkpoint has config.json",
             EXIT_CONFIG,
         ) from None
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise UserError(
             f"{path}: is not valid JSON: {fault}", "copy the checkpoint again", EXIT_CONFIG
         ) from None

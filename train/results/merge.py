@@ -26,7 +26,7 @@ from train.adapters.fingerprint import (
 from train.adapters.manifest import base_files, parametrisation, present_versions
 from train.adapters.saved import read_adapter_config
 from train.data.records import hash_file
-from train.errors import EXIT_CONFIG, EXIT_TRAINING, UserError, place_of, reading
+from train.errors import EXIT_CONFIG, EXIT_TRAINING, MAKE_ROOM, UserError, is_disk_full, place_of, reading
 from train.loop.model import hash_folder, load_model, share_files
 from train.results.opened import ModelOptions, Opened, load, open_checkpoint
 
@@ -230,6 +230,12 @@ def _written_aside(output: Path) -> Iterator[Path]:
     try:
         yield aside
         aside.replace(output)  # an empty folder of that name gives way
+    except Exception as fault:  # safetensors and tokenizers have kinds of their own for a full disk
+        if not is_disk_full(fault):
+            raise
+        raise UserError(
+            f"--output {output}: the disk is full: nothing was kept", MAKE_ROOM, EXIT_CONFIG
+        ) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
