@@ -51,14 +51,18 @@ def read_recipe(path: Path) -> dict[str, Any]:
             sorted(shipped.stem for shipped in (Path(__file__).parent / "recipes").glob("*.yaml"))
         )
         hint = f"--config takes a YAML file, or one of {names}"
-        raise UserError(f"{path}: cannot be read: {fault.strerror}", hint, EXIT_CONFIG) from None
+        empty = " (or --config is empty: an unset variable?)" if path == Path() else ""
+        raise UserError(f"{path}: cannot be read: {fault.strerror}{empty}", hint, EXIT_CONFIG) from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8 text", "save the recipe as UTF-8", EXIT_CONFIG) from None
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as fault:
         mark = getattr(fault, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else str(path)
         problem = getattr(fault, "problem", None) or str(fault).splitlines()[0]
-        raise UserError(f"{place}: not a valid recipe: {problem}", "", EXIT_CONFIG) from None
+        hint = (
+            "indent with spaces, give each key once, quote text that has `: ` or begins with a special sign"
+        )
+        raise UserError(f"{place}: not a valid recipe: {problem}", hint, EXIT_CONFIG) from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -173,7 +177,8 @@ def _insert(values: dict[str, Any], path: tuple[Any, ...], value: Any, origin: s
     for name in path[:-1]:
         below = values[name] = values.get(name) or {}
         if not isinstance(below, dict):
-            raise UserError(f"{origin}: {name} has no fields of its own", "", EXIT_CONFIG)
+            hint = f"give {name} one value; train --json-schema lists every field"
+            raise UserError(f"{origin}: {name} has no fields of its own", hint, EXIT_CONFIG)
         values = below
     values[path[-1]] = value
 

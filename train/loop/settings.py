@@ -188,19 +188,18 @@ class LoopFields(Strict):
             for name, value in given.items()
             if value > MOST.get(name, value)
         ]
-        return faults + self._rate_faults()
+        scaled = self.lr_scale_with_world_size == "linear"
+        return faults + ([] if scaled else self.rate_faults(self.learning_rate))
 
-    def _rate_faults(self) -> list[str]:
-        """A lowest learning rate that is none; what linear scaling makes of the highest is not known yet."""
+    def rate_faults(self, highest: float) -> list[str]:
+        """A lowest learning rate that is none beside the highest, which linear scaling makes larger."""
         name = LOWEST_RATES.get(self.lr_scheduler_type, "")
         default = LR_END if name == "lr_end" else 0.0
         lowest = self.lr_scheduler_kwargs.get(name, default)
-        if lowest < self.learning_rate or self.lr_scale_with_world_size == "linear":
+        if lowest < highest:
             return []
         whose = "" if name in self.lr_scheduler_kwargs else f" ({self.lr_scheduler_type}'s own)"
-        return [
-            f"lr_scheduler_kwargs.{name}: {lowest:g}{whose} is not below learning_rate {self.learning_rate:g}"
-        ]
+        return [f"lr_scheduler_kwargs.{name}: {lowest:g}{whose} is not below learning_rate {highest:g}"]
 
     def _evaluation_faults(self, eval_names: Collection[str]) -> list[str]:
         given, faults = self.model_fields_set, []
