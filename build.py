@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError, disk_full
+from images.errors import EXIT_UNAVAILABLE, EXIT_USAGE, UserError, told
 
 # Name -> the function in images/ that runs it, and what its line in --help says.
 COMMANDS = {
@@ -54,7 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
             run_build(given, __doc__, commands_help())
         else:
             _command(command)(given[1:])
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by who called
+            sys.stdout.flush()
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -70,12 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader, such as `head`, has enough: not a fault, and nothing more can be said on stdout.
         _silence_stdout()
     except OSError as error:
-        full = disk_full(error)
-        if not full:
-            raise
-        print(full, file=sys.stderr)
+        fault = told(error)
+        print(fault, file=sys.stderr)
         _silence_stdout()
-        return full.exit_code
+        return fault.exit_code
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from images.errors import UserError
+from images.errors import EXIT_CONFIG, UserError, disk_full
 from images.options import Parser, add_source_options, oci_path, sources_from
 from images.selection import add_mirror, add_selection, selected
 
@@ -194,4 +194,12 @@ def run_build_info(given: list[str]) -> None:
     from images.build import build_info_for
 
     (spec,) = selected(options)
-    print(build_info_for(spec, options.prefix))
+    try:
+        print(build_info_for(spec, options.prefix))
+    except OSError as error:
+        hint = (
+            "--prefix takes the folder of a virtual environment made from the lock; a file is written there"
+        )
+        raise disk_full(error) or UserError(
+            f"{error.filename or options.prefix}: {error.strerror or error}", hint, EXIT_CONFIG
+        ) from None

@@ -32,6 +32,13 @@ class UserError(Exception):
         return "\n".join(lines)
 
 
+def told(error: OSError) -> UserError:
+    """Return what to tell of a fault of this host's files, whichever it is."""
+    where = error.filename or "a file of this host"
+    hint = "name a place that exists, is of the kind that is due, and may be read and written"
+    return disk_full(error) or UserError(f"{where}: {error.strerror or error}", hint, EXIT_CONFIG)
+
+
 def disk_full(error: OSError) -> UserError | None:
     """Return what to tell of a full disk of this host, or None if the fault is another."""
     # Copying a folder collects its faults as text alone.

@@ -6,6 +6,7 @@ Runs inside a build too, as a script beside no package: standard library only.
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import json
 import re
@@ -17,10 +18,14 @@ TRIMMED = "trimmed.json"
 
 
 def site_packages(prefix: Path) -> Path:
-    """Return the site-packages folder of a virtual environment, found by path: any Python may ask."""
+    """Return the site-packages folder of a virtual environment, found by path: any Python may ask.
+
+    Raises OSError, with the folder, where there is none or more than one.
+    """
     found = sorted(prefix.glob("lib/python3*/site-packages"))
     if len(found) != 1:
-        raise SystemExit(f"error: {prefix}: expected one lib/python3*/site-packages, found {len(found)}")
+        reason = f"expected one lib/python3*/site-packages, found {len(found)}"
+        raise FileNotFoundError(errno.ENOENT, reason, str(prefix))
     return found[0]
 
 
@@ -65,7 +70,10 @@ def main() -> None:
     parser.add_argument("--build", type=json.loads, default={}, help="JSON of the build's own values")
     arguments = parser.parse_args()
     info = json.loads(arguments.build_info.read_text(encoding="utf-8"))
-    write(complete(info, arguments.prefix, arguments.build), arguments.prefix / BUILD_INFO)
+    try:
+        write(complete(info, arguments.prefix, arguments.build), arguments.prefix / BUILD_INFO)
+    except OSError as fault:
+        raise SystemExit(f"error: {fault.filename}: {fault.strerror}") from None
 
 
 if __name__ == "__main__":

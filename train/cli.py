@@ -16,11 +16,20 @@ import typer
 from train import commands, device_faults
 from train.checks.doctor import doctor_command
 from train.detect import require_torch
-from train.errors import EXIT_STOPPED, EXIT_TRAINING, EXIT_USAGE, UserError
+from train.errors import (
+    EXIT_STOPPED,
+    EXIT_TRAINING,
+    EXIT_USAGE,
+    MAKE_ROOM,
+    UserError,
+    is_disk_full,
+    place_of,
+)
 from train.launch_reports import is_started
 from train.missing import missing_library
 from train.policy import set_image_environment
 from train.stop import Stopped, listen
+from train.streams import lasting, open_missing, settle
 
 if TYPE_CHECKING:
     from train.config import RunConfig
@@ -105,10 +114,11 @@ def fine_tune(
     asked = asked_for(nproc, os.environ)
     with contextlib.redirect_stdout(None) if is_started() else contextlib.nullcontext():
         run_config = _checked(config, given, assignments or [])
-    if asked is None or (code := _launch(run_config, asked, context.obj)) is None:
-        _run(run_config)
-    else:
-        raise typer.Exit(code)
+    with lasting():
+        code = None if asked is None else _launch(run_config, asked, context.obj)
+        if code is None:
+            _run(run_config)
+    raise typer.Exit(code or 0)
 
 
 def _checked(recipe: Path | None, flags: dict[str, Any], assignments: list[str]) -> RunConfig:
@@ -205,11 +215,11 @@ app.command("info")(commands.info_command)
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: runs a command and exits with its code (README lists them)."""
+    open_missing()
     listen()
     code = call(sys.argv[1:] if arguments is None else arguments)
+    settle()
     if os.environ.get("WORLD_SIZE", "1") != "1":  # at their end libraries wait for ranks that are gone
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 
@@ -229,8 +239,9 @@ def _refuse_repeated(arguments: list[str]) -> None:
 def _system_fault(fault: Exception) -> UserError:
     if not isinstance(fault, OSError):
         raise fault
-    place = f"{fault.filename}: " if fault.filename else ""
-    return UserError(f"{place}{fault.strerror or fault}", "", EXIT_TRAINING)
+    place = f"{place_of(fault.filename)}: " if fault.filename else ""
+    hint = MAKE_ROOM if is_disk_full(fault) else f"what does the system let uid {os.getuid()} do there?"
+    return UserError(f"{place}{fault.strerror or fault}", hint, EXIT_TRAINING)
 
 
 def _to_stderr(message: str) -> None:
@@ -238,7 +249,8 @@ def _to_stderr(message: str) -> None:
 
     rank = environment_rank()
     prefix = f"rank {rank}: " if rank else ""
-    print("\n".join(prefix + line for line in message.splitlines()), file=sys.stderr)
+    with contextlib.suppress(OSError):  # it may have no reader any more; the exit code says it too
+        print("\n".join(prefix + line for line in message.splitlines()), file=sys.stderr)
 
 
 def call(arguments: list[str], tell: Callable[[str], None] = _to_stderr) -> int:
@@ -258,6 +270,8 @@ def call(arguments: list[str], tell: Callable[[str], None] = _to_stderr) -> int:
         _refuse_repeated(arguments)
         with device_faults.told():
             result = app(arguments, standalone_mode=False, prog_name="train", obj=arguments)
+        with contextlib.suppress(BrokenPipeError):  # the reader, such as `head`, has enough: not a fault
+            sys.stdout.flush()
     except UserError as fault:
         tell(str(fault))
         return fault.exit_code

@@ -71,7 +71,9 @@ def generate_command(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="rows whose prompts are answered", metavar="FILE")] = None,
     limit: Annotated[int | None, typer.Option(help="the first N rows of the file only", min=1)] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="longest answer, in tokens", min=1)] = 256,
+    max_new_tokens: Annotated[
+        int, typer.Option(help="longest answer, in tokens", min=1, max=10_000_000)
+    ] = 256,
     max_length: MaxLength = 2048,
     device: Device = "auto",
     precision: Precision = "auto",
@@ -85,7 +87,7 @@ def generate_command(
     if bool(prompt) == (data is not None):
         raise UserError("--prompt, --data: one of them is due", "--prompt TEXT, or --data FILE [--limit N]")
     if limit is not None and data is None:
-        raise UserError(f"--limit {limit}: has no effect without --data")
+        raise UserError(f"--limit {limit}: has no effect without --data", "leave it out, or add --data FILE")
     model = _resolved(model, allow_network)
     from train.results.answers import generate
     from train.results.opened import ModelOptions

@@ -11,13 +11,32 @@ from train.adapters.settings import LoraSettings, OftSettings
 from train.data.settings import DataFields, Sources
 from train.loop.settings import LoopFields
 from train.probes.settings import DeviceFields
-from train.strict import SomePath, Whole
+from train.strict import MANY, SomePath, Whole, check_path
 
 
 def _as_list(value: Any) -> Any:
     """Names that --set gives as one text, `q_proj,v_proj`, as the list that they are."""
     if isinstance(value, str) and value not in ("auto", "vision"):
         return [name.strip() for name in value.split(",")]
+    return value
+
+
+def _as_sets(value: Any) -> Any:
+    """The same; ValueError with all that is wrong, where pydantic would tell both types of the union."""
+    faults = []
+    for name, path in value.items() if isinstance(value, dict) else [("", value)]:
+        prefix = f"{name}: " if isinstance(value, dict) else ""
+        if not isinstance(name, str):
+            faults.append(f"the name {name!r} is no text; quote it")
+        if not isinstance(path, str | Path) and value is not None:
+            faults.append(f"{prefix}{path!r:.60} is no path; several sets are {{name: path}}")
+            continue
+        try:
+            check_path(path)
+        except ValueError as fault:
+            faults.append(f"{prefix}{fault}")
+    if faults:
+        raise ValueError("; ".join(faults))
     return value
 
 
@@ -33,7 +52,7 @@ class RunConfig(DataFields, LoopFields, DeviceFields):
         description="training rows: a file, a folder or a glob, or a list of them, each with its weight"
     )
     output: SomePath = Field(description="folder for the results: new, empty, or that of an unfinished run")
-    eval_data: SomePath | dict[str, SomePath] | None = Field(
+    eval_data: Annotated[SomePath | dict[str, SomePath] | None, BeforeValidator(_as_sets)] = Field(
         None, description="rows for the evaluation loss and the generations; several sets as {name: path}"
     )
     init_adapter: SomePath | None = Field(
@@ -59,8 +78,8 @@ class RunConfig(DataFields, LoopFields, DeviceFields):
         "auto", description="how attention is computed; auto: the first that the device computes right"
     )
 
-    num_generations: Whole = Field(3, ge=0, description="prompts answered before and after")
-    max_new_tokens: Whole = Field(48, ge=1, description="longest generated answer, in tokens")
+    num_generations: Whole = Field(3, ge=0, le=MANY, description="prompts answered before and after")
+    max_new_tokens: Whole = Field(48, ge=1, le=10_000_000, description="longest generated answer, in tokens")
 
     _hub_model: Any = PrivateAttr(None)
     """The hub's model that was asked for, where `model` is its snapshot's folder."""

@@ -127,7 +127,9 @@ def _torch_device(device_type: str) -> torch.device:
     """This process's own device: of several processes on a host each has another one."""
     import torch
 
-    index = int(os.environ.get("LOCAL_RANK", "0"))
+    from train.loop.processes import local_rank
+
+    index = local_rank()
     return torch.device(device_type) if device_type == "cpu" else torch.device(device_type, index)
 
 

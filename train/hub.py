@@ -41,7 +41,10 @@ class HubModel:
 
 def parse(model: Path) -> HubModel | None:
     """The hub's model that `--model` names; None where it is a folder, or can be nothing of the hub."""
-    found = None if model.exists() else ID.fullmatch(str(model))
+    try:
+        found = None if model.exists() else ID.fullmatch(str(model))
+    except OSError:  # closed to this user or overlong: a place, which whoever reads it tells
+        found = None
     return HubModel(found["id"], found["revision"] or DEFAULT_REVISION) if found else None
 
 

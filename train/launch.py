@@ -52,7 +52,8 @@ def asked_for(nproc: str | None, environment: Mapping[str, str]) -> str | None:
     UserError (exit 64) for another value, or one that torchrun's contradicts.
     """
     if nproc is not None and nproc != "auto" and not (nproc.isdecimal() and int(nproc)):
-        raise UserError(f"--nproc {nproc}: a number from 1, or auto, is due", "", EXIT_USAGE)
+        hint = "--nproc auto takes all devices; without it one process trains"
+        raise UserError(f"--nproc {nproc}: a number from 1, or auto, is due", hint, EXIT_USAGE)
     if {"RANK", "WORLD_SIZE", "LOCAL_RANK"} <= environment.keys():
         there = environment.get("LOCAL_WORLD_SIZE", environment["WORLD_SIZE"])
         if nproc not in (None, "auto", there):

@@ -147,7 +147,8 @@ KILLED_HINT = (
 
 
 def _is_stop(ending: Ending) -> bool:
-    return ending.code == EXIT_STOPPED or ending.code in (128 + signal.SIGTERM, 128 + signal.SIGINT)
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    return ending.code in (EXIT_STOPPED, *(128 + number for number in signals))
 
 
 def _killed(ending: Ending) -> str:

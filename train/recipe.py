@@ -10,9 +10,11 @@ import yaml
 from pydantic import ValidationError
 
 from train.config import RunConfig, known_fields
-from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError
+from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError, reading
 from train.old_names import translate
 
+SHOWN = 200
+"""Characters of a wrong value that are told."""
 Given = dict[tuple[Any, ...], tuple[str, Any]]
 """Path of a field -> (where it is said, its value)."""
 
@@ -35,7 +37,9 @@ class _UniqueKeys(yaml.SafeLoader):
 def recipe_path(given: Path) -> Path:
     """The file of a recipe: the path as given, or the recipe of that name which ships with isotune."""
     shipped = Path(__file__).parent / "recipes" / f"{given}.yaml"
-    return shipped if len(given.parts) == 1 and not given.exists() and shipped.exists() else given
+    with reading(given, "--config takes a YAML file, or the name of a recipe that ships"):
+        is_shipped = not given.exists() and len(given.parts) == 1 and shipped.exists()
+        return shipped if is_shipped else given
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -47,14 +51,18 @@ def read_recipe(path: Path) -> dict[str, Any]:
             sorted(shipped.stem for shipped in (Path(__file__).parent / "recipes").glob("*.yaml"))
         )
         hint = f"--config takes a YAML file, or one of {names}"
-        raise UserError(f"{path}: cannot be read: {fault.strerror}", hint, EXIT_CONFIG) from None
+        empty = " (or --config is empty: an unset variable?)" if path == Path() else ""
+        raise UserError(f"{path}: cannot be read: {fault.strerror}{empty}", hint, EXIT_CONFIG) from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8 text", "save the recipe as UTF-8", EXIT_CONFIG) from None
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as fault:
         mark = getattr(fault, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else str(path)
         problem = getattr(fault, "problem", None) or str(fault).splitlines()[0]
-        raise UserError(f"{place}: not a valid recipe: {problem}", "", EXIT_CONFIG) from None
+        hint = (
+            "indent with spaces, give each key once, quote text that has `: ` or begins with a special sign"
+        )
+        raise UserError(f"{place}: not a valid recipe: {problem}", hint, EXIT_CONFIG) from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -169,7 +177,8 @@ def _insert(values: dict[str, Any], path: tuple[Any, ...], value: Any, origin: s
     for name in path[:-1]:
         below = values[name] = values.get(name) or {}
         if not isinstance(below, dict):
-            raise UserError(f"{origin}: {name} has no fields of its own", "", EXIT_CONFIG)
+            hint = f"give {name} one value; train --json-schema lists every field"
+            raise UserError(f"{origin}: {name} has no fields of its own", hint, EXIT_CONFIG)
         values = below
     values[path[-1]] = value
 
@@ -178,7 +187,9 @@ def _fault_line(fault: dict[str, Any], origins: dict[tuple[Any, ...], str], reci
     path = tuple(str(part) for part in fault["loc"])
     origin = next((name for key, name in origins.items() if path[: len(key)] == key), None)
     place = origin or (
-        f"{recipe}: {'.'.join(path)}" if recipe and fault["type"] != "missing" else ".".join(path)
+        f"{recipe}: {'.'.join(path)}"
+        if recipe and (fault["type"] != "missing" or len(path) > 1)
+        else ".".join(path)
     )
     if origin and path[0] == "data" and len(path) > 1:  # which of the sources
         place = f"{origin}: {'.'.join(path)}"
@@ -191,7 +202,15 @@ def _fault_line(fault: dict[str, Any], origins: dict[tuple[Any, ...], str], reci
     message = fault["msg"].removeprefix("Value error, ")
     if isinstance(fault["input"], dict):  # fields that contradict each other: the message has their values
         return f"{place}: {message}" if place else message
-    return f"{place}: {message}, not {fault['input']!r}"
+    if path[0] == "eval_data" and fault["type"] == "value_error":  # the message has the values
+        return f"{place}: {message}"
+    return f"{place}: {message}, not {_shown(fault['input'])}"
+
+
+def _shown(value: Any) -> str:
+    """A value as it was given; the beginning of a long one, and its length."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
 
 
 def _suggest(path: tuple[str, ...]) -> str:

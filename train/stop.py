@@ -1,14 +1,19 @@
-"""A stop by SIGTERM or SIGINT: at once, or put off to a place where nothing is half done."""
+"""A stop by SIGTERM, SIGINT or SIGHUP: at once, or put off to a place where nothing is half done."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+SECONDS_UNTIL_AGAIN = 0.05
 
 
 class Stopped(BaseException):
@@ -63,10 +68,28 @@ def receive(number: int, frame: Any) -> None:
 
 
 def listen() -> None:
-    """From now on SIGTERM and SIGINT raise Stopped."""
+    """From now on SIGTERM, SIGINT and SIGHUP (the terminal is closed) raise Stopped; under nohup SIGHUP stays
+    ignored.
+    """
     # As process 1 of a container, a process without a handler never sees SIGTERM: the kernel keeps it back.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, receive)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, receive)
+    sys.unraisablehook = functools.partial(_swallowed, sys.unraisablehook)
+
+
+def _swallowed(others: Callable[[Any], Any], unraisable: Any) -> None:
+    """Where a signal comes inside a finaliser or a library's callback, Python drops the Stopped with a
+    traceback: send the signal once more, when that is over.
+    """
+    stop = unraisable.exc_value
+    if not isinstance(stop, Stopped):
+        others(unraisable)
+        return
+    again = threading.Timer(SECONDS_UNTIL_AGAIN, os.kill, (os.getpid(), stop.number))
+    again.daemon = True
+    again.start()
 
 
 @contextlib.contextmanager

@@ -17,17 +17,26 @@ def _not_boolean(value: Any) -> Any:
     return value
 
 
+MANY = 10**9
+"""More steps, tokens or rows than any run has; a larger number would overflow somewhere below."""
 Whole = Annotated[int, BeforeValidator(_not_boolean)]
 Number = Annotated[float, BeforeValidator(_not_boolean), Field(allow_inf_nan=False)]
 
 
-def _not_empty(value: Any) -> Any:
+def check_path(value: Any) -> Any:
+    """The same; ValueError for a text that the system could never open."""
     if value == "":
         raise ValueError("is empty, a path is due (an unset variable?)")
+    if "\0" in str(value):
+        raise ValueError("holds a null byte, which no path can")
+    try:
+        str(value).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise ValueError("holds half a character (a lone surrogate), which no path can") from None
     return value
 
 
-SomePath = Annotated[Path, BeforeValidator(_not_empty)]
+SomePath = Annotated[Path, BeforeValidator(check_path)]
 """A path that was given: pydantic would take empty text for the current folder."""
 
 

@@ -14,6 +14,7 @@ from images.launch.checks import cross_faults
 from images.launch.options import SHAPES, LaunchOptions, Shape
 from images.launch.places import Place, place
 from images.launch.plan import Launch
+from images.launch.recipe_text import recipe_fault
 from images.launch.words import FIELDS, flag
 from images.lockfile import lock_status
 from images.spec import ROOT, BackendSpec
@@ -123,7 +124,7 @@ def _recipe(given: str | None) -> tuple[str | None, Path | None, str, list[str]]
             [f"--recipe {given}: {suggestion}shipped are {', '.join(shipped)}; or a .yaml file"],
         )
     try:
-        return given, path, path.read_text(encoding="utf-8"), []
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         what = getattr(error, "strerror", None) or "is not UTF-8"
         return (
@@ -132,6 +133,8 @@ def _recipe(given: str | None) -> tuple[str | None, Path | None, str, list[str]]
             "",
             [f"--recipe {given}: {what}; give a YAML file, or one of {', '.join(shipped)}"],
         )
+    fault = recipe_fault(text)
+    return given, path, text, [f"--recipe {given}: {fault}"] if fault else []
 
 
 def _lock_id(spec: BackendSpec) -> str:

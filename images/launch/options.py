@@ -14,9 +14,14 @@ LABEL = re.compile(r"^(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9](?:[-\w.]
 LABEL_VALUE = re.compile(r"^(?:[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?)?$")
 DNS_LABEL = r"^[a-z](?:[-a-z0-9]*[a-z0-9])?$"
 
+MOST = 2**31 - 1
+"""Of Kubernetes' numbers of users, groups and incidents."""
+
 Shape = Literal["compose", "job", "indexed-job", "jobset", "trainjob", "volcano"]
 DnsLabel = Annotated[str, Field(pattern=DNS_LABEL, description="lower-case letters, digits and dashes")]
-GroupId = Annotated[int, Field(ge=0, description="a number, as `stat -c %g` of a device node tells it")]
+GroupId = Annotated[
+    int, Field(ge=0, le=MOST, description="a number, as `stat -c %g` of a device node tells it")
+]
 Reference = Annotated[
     str, Field(pattern=r"^[\w][\w./:-]*(?:@sha256:[0-9a-f]{64})?$", description="NAME:TAG or NAME@sha256:...")
 ]
@@ -80,24 +85,28 @@ class LaunchOptions(BaseModel):
     adapter: Literal["lora", "oft"] | None = Field(None, description="lora or oft (lora, or the recipe's)")
     recipe: str | None = Field(None, description="a recipe that ships, or a YAML file, which travels along")
     train: Settings = Field({}, description="a field of the recipe, such as lora.r=16")
-    devices: int | None = Field(None, ge=0, description="cards of each node (1; cpu: 0)")
+    devices: int | None = Field(None, ge=0, le=4096, description="cards of each node (1; cpu: 0)")
     device_ids: list[int] = Field([], description="compose: which cards, such as 2,3")
-    nproc: int | None = Field(None, ge=1, description="processes of each node (one per card)")
-    nodes: int = Field(1, ge=1, description="nodes of the job")
-    node_rank: int | None = Field(None, ge=0, description="compose on several hosts: this host's number")
+    nproc: int | None = Field(None, ge=1, le=4096, description="processes of each node (one per card)")
+    nodes: int = Field(1, ge=1, le=10_000, description="nodes of the job")
+    node_rank: int | None = Field(
+        None, ge=0, le=10_000, description="compose on several hosts: this host's number"
+    )
     master_addr: str | None = Field(None, pattern=r"^\S+$", description="compose on several hosts: node 0")
     master_port: int = Field(29500, ge=1024, le=65535, description="the port at which nodes meet")
     name: DnsLabel = Field("isotune", max_length=50, description="of the job, and of the run's folder")
     namespace: DnsLabel | None = Field(None, max_length=63, description="of Kubernetes")
     resource: str | None = Field(None, pattern=r"^[a-z0-9.-]+/[\w.-]+$", description="the plugin's resource")
-    cpus: int | None = Field(None, ge=1, description="CPUs of each node (4 per process; compose: no limit)")
+    cpus: int | None = Field(
+        None, ge=1, le=65_536, description="CPUs of each node (4 per process; compose: no limit)"
+    )
     memory: Size | None = Field(
         None, description="of each node, shm included (16g per process and shm; compose: no limit)"
     )
     shm: Size | None = Field(None, description="size of /dev/shm (the backend's)")
     scratch: Size = Field("8g", description="room in /tmp for caches")
-    uid: int = Field(1000, ge=1, description="the user; the image's own by default")
-    gid: int = Field(1000, ge=0, description="its group, and that of the volumes")
+    uid: int = Field(1000, ge=1, le=MOST, description="the user; the image's own by default")
+    gid: int = Field(1000, ge=0, le=MOST, description="its group, and that of the volumes")
     groups: list[GroupId] = Field([], description="further groups by number, those of the device nodes")
     env: Variables = Field({}, description="a variable of the container")
     interface: str | None = Field(
@@ -127,10 +136,12 @@ class LaunchOptions(BaseModel):
     labels: Labels = Field({}, description="a label of the job and its pods")
     annotations: Annotations = Field({}, description="an annotation of the job and its pods")
     spread: bool = Field(True, description="never two nodes of the job on one host")
-    grace: int = Field(300, ge=60, description="seconds between SIGTERM and SIGKILL")
+    grace: int = Field(300, ge=60, le=MOST, description="seconds between SIGTERM and SIGKILL")
     deadline: Duration = Field("7d", description="the job fails after this time: 12h, 7d")
     ttl: Duration = Field("7d", description="a finished job is deleted after this time")
-    retries: int = Field(3, ge=0, description="incidents after which the job starts again and resumes")
+    retries: int = Field(
+        3, ge=0, le=MOST, description="incidents after which the job starts again and resumes"
+    )
     rank_table: bool = Field(False, description="mount the table of ranks that the cluster's operator fills")
     driver_mounts: bool = Field(
         False,

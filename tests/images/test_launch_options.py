@@ -189,3 +189,28 @@ def test_the_driver_s_files_are_mounted_where_no_runtime_of_the_vendor_does_it()
     assert "add --driver-mounts" in launch_text(["--backend=ascend", "--as=job", *places("job")])
     with pytest.raises(UserError, match="its plugin brings in"):
         launched("hygon", "job", "--driver-mounts")
+
+
+@pytest.mark.parametrize("option", ["devices", "nodes", "nproc", "cpus", "uid", "retries", "grace"])
+def test_a_number_that_no_cluster_has_is_refused(option: str) -> None:
+    [fault] = refused("cuda", "indexed-job", f"--{option}=99999999999")
+    assert fault.startswith(f"--{option} 99999999999: ")
+    assert "less than or equal to" in fault
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("lora: {r: 8\nseed: 1\n", "is no YAML: line 2: "),
+        ("- adapter\n", "is a list, a mapping of a recipe's fields is due"),
+        ("a\0b: 1\n", "is no YAML: "),
+        ("seed: 1\nseed: 2\n", "seed is given twice"),
+        ("1: 2\n", "1 is no name of a field"),
+        ("[1, 2]: 2\n", "is no YAML: "),
+    ],
+)
+def test_a_recipe_that_a_run_could_not_read_is_told_at_once(tmp_path: Path, text: str, what: str) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(text, encoding="utf-8")
+    [fault] = refused("cuda", "job", f"--recipe={recipe}")
+    assert fault.startswith(f"--recipe {recipe}: {what}")

@@ -42,6 +42,7 @@ def test_build_info_describes_an_environment_made_from_the_lock(
 
 def test_a_folder_that_is_no_environment_is_refused(tmp_path: Path, build_py: BuildCommand) -> None:
     done = build_py("build-info", "--backend=cpu", f"--prefix={tmp_path}")
-    assert done.returncode != 0
+    assert done.returncode == 78
+    assert done.stderr.splitlines()[1].startswith("hint: --prefix takes the folder of a virtual environment")
     assert "expected one lib/python3*/site-packages, found 0" in done.stderr
     assert "Traceback" not in done.stderr

@@ -87,3 +87,12 @@ def test_all_locks_are_checked_at_once(tree_build_py: BuildCommand) -> None:
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert [line.split(": ")[1] for line in errors] == [f"images/locks/{image}" for image in SPECS]
     assert "python build.py lock --backend hygon --variant training" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("place", ["/proc/x", "CHANGELOG.md"])
+def test_a_folder_that_cannot_be_made_is_told_by_its_place(build_py: BuildCommand, place: str) -> None:
+    done = build_py("wheelhouse", "--backend", "cpu", place)
+    assert done.returncode == EXIT_CONFIG
+    told = done.stderr.splitlines()
+    assert len(told) == 2
+    assert told[0].startswith(f"error: {place}: ") and told[1].startswith("hint: ")

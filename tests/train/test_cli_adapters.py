@@ -88,6 +88,16 @@ def test_info_of_a_run_has_its_state_and_results(tmp_path: Path) -> None:
         (["generate", "--model", "TINY"], 64, "--prompt, --data: one of them is due"),
         (["generate", "--model", "TINY", "--prompt", "a", "--data", "x"], 64, "one of them is due"),
         (["generate", "--model", "TINY", "--prompt", "a", "--limit", "1"], 64, "--limit 1: has no effect"),
+        (
+            ["generate", "--model", "TINY", "--prompt", "a", "--limit", "1"],
+            64,
+            "hint: leave it out, or add --data",
+        ),
+        (
+            ["generate", "--model", "TINY", "--prompt", "a", "--max-new-tokens", "9" * 30],
+            64,
+            "--max-new-tokens",
+        ),
         (["--adapter", "lora", "merge"], 64, "belongs to fine-tuning, not to merge"),
     ],
 )

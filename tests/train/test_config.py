@@ -82,8 +82,24 @@ def test_a_key_given_twice_in_the_file_is_refused_with_its_line(tmp_path: Path) 
 def test_a_file_that_is_no_recipe_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_bytes(content)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as caught:
         build_config(recipe, FLAGS, [])
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("content", ["seed:\t1\n\tb: 2\n", "a: \0\n", "seed: 1\nseed: 2\n"])
+def test_a_recipe_that_is_no_yaml_has_a_hint(tmp_path: Path, content: str) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="not a valid recipe") as caught:
+        build_config(recipe, FLAGS, [])
+    assert "spaces" in caught.value.hint and "once" in caught.value.hint
+
+
+def test_an_empty_config_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="an unset variable"):
+        build_config(Path(), FLAGS, [])
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
@@ -98,8 +114,9 @@ def test_an_assignment_without_a_value_is_a_usage_error() -> None:
 
 
 def test_a_scalar_has_no_fields_below_it() -> None:
-    with pytest.raises(UserError, match="seed has no fields"):
+    with pytest.raises(UserError, match="seed has no fields") as caught:
         build_config(None, {**FLAGS}, ["seed=3", "seed.deep=1"])
+    assert caught.value.hint
 
 
 def test_every_shipped_recipe_is_complete() -> None:

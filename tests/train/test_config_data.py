@@ -36,7 +36,20 @@ def test_data_is_a_path_or_a_list_of_paths_and_of_weighted_ones(tmp_path: Path) 
         ("data: [{path: a, weigth: 2}]", "data.0.weigth: no such field"),
         ("data: [a, {weight: 2}]", "data.1.path: not given"),
         ("data: [a, 3]", "data.1: Input should be a valid dictionary"),
-        ("eval_data: {one: 3}", "eval_data"),
+        ("data: {weight: 2}", "recipe.yaml: data.0.path: not given"),
+        ("eval_data: {one: 3}", "recipe.yaml: eval_data: one: 3 is no path"),
+        ("eval_data: {one: }", "recipe.yaml: eval_data: one: None is no path"),
+        ("eval_data: [a.jsonl]", "recipe.yaml: eval_data: ['a.jsonl'] is no path; several sets are {name: "),
+        ("eval_data: {1: a}", "recipe.yaml: eval_data: the name 1 is no text; quote it"),
+        ("eval_data: ''", "recipe.yaml: eval_data: is empty"),
+        ('data: "a\\0b"', "recipe.yaml: data.0.path: holds a null byte"),
+        ('eval_data: "a\\0b"', "recipe.yaml: eval_data: holds a null byte"),
+        (
+            'eval_data: {one: "a\\0b", two: ""}',
+            "eval_data: one: holds a null byte, which no path can; two: is em",
+        ),
+        ('chat_template: "a\\0b"', "recipe.yaml: chat_template: holds a null byte"),
+        ('chat_template: "\\uD800"', "recipe.yaml: chat_template: holds half a character"),
     ],
 )
 def test_a_list_of_sources_that_is_wrong_says_which_entry(tmp_path: Path, text: str, fault: str) -> None:
@@ -46,6 +59,8 @@ def test_a_list_of_sources_that_is_wrong_says_which_entry(tmp_path: Path, text: 
     with pytest.raises(UserError) as caught:
         build_config(recipe, flags, [])
     assert fault in caught.value.message
+    assert "function-" not in caught.value.message
+    assert len(caught.value.message.splitlines()) == 1
     assert "--path" not in caught.value.message
 
 
@@ -82,3 +97,15 @@ def test_on_and_off_are_the_switch_although_yaml_reads_booleans(
 def test_an_entry_of_data_that_is_wrong_is_named_on_the_command_line_too() -> None:
     with pytest.raises(UserError, match=r"--set data: data.1.weight: Input should be greater than 0, not 0"):
         build_config(None, {**FLAGS, "data": None}, ["data=[a, {path: b, weight: 0}]"])
+
+
+def test_bytes_of_a_file_name_that_are_no_text_are_a_path_all_the_same() -> None:
+    assert build_config(None, {**FLAGS, "data": "\udcff.jsonl"}, []).data[0].path == Path("\udcff.jsonl")
+
+
+def test_a_value_of_any_length_is_told_in_a_line() -> None:
+    with pytest.raises(UserError) as caught:
+        build_config(None, FLAGS, ["seed=" + "x" * 10_000_000])
+    assert "--set seed: Input should be a valid integer" in caught.value.message
+    assert "10000002 characters" in caught.value.message
+    assert len(caught.value.message) < 400

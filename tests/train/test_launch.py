@@ -55,6 +55,7 @@ def test_processes_are_started_where_asked_for_and_not_by_those_that_were(
 def test_a_number_or_auto_is_due(nproc: str) -> None:
     with pytest.raises(UserError, match=f"--nproc {nproc}: a number from 1, or auto") as caught:
         launch.asked_for(nproc, {})
+    assert "auto" in caught.value.hint
     assert caught.value.exit_code == EXIT_USAGE
 
 

@@ -35,6 +35,7 @@ PARAMETRISATION = {
 """Fields of adapter_config.json that decide what the weights mean."""
 EXACT_ENOUGH = 1e-3
 """A tolerance up to which equal logits vouch for an adapter whose files or settings have changed."""
+TYPES = {"schema": int, "kind": str, "parametrisation": dict, "weights": str, "base": dict, "versions": dict}
 NAMED_VERSIONS = ("torch", "transformers", "peft")
 
 
@@ -111,6 +112,10 @@ def read_manifest(folder: Path) -> AdapterManifest | None:
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if wrong := [name for name, kind in TYPES.items() if not isinstance(content[name], kind)]:
+            raise TypeError(f"{', '.join(wrong)}: of another type than a run writes")
+        if not isinstance(content["base"].get("files"), dict) or "folder" not in content["base"]:
+            raise TypeError("base: names no folder, or no files")
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']}, this train reads schema {SCHEMA}")
         figures = content.pop("fingerprint")
@@ -124,8 +129,9 @@ def read_manifest(folder: Path) -> AdapterManifest | None:
             raise ValueError("the fingerprint's figures are no numbers")
         if not all(0 <= place < len(row) for row in probe.input_ids for place in probe.positions):
             raise ValueError("the fingerprint's places are not in its rows")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise UserError(f"{path}: is not an adapter's manifest: {fault!r}", "", EXIT_CONFIG) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        hint = "copy the adapter again"
+        raise UserError(f"{path}: is not an adapter's manifest: {fault!r}", hint, EXIT_CONFIG) from None
     return manifest
 
 

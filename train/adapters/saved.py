@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from train.adapters.manifest import AdapterManifest, compare, read_manifest
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, UserError, reading
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +25,7 @@ WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 KINDS = {"LORA": "lora", "OFT": "oft"}
 NEUMANN_FIXED = (0, 18)
 """PEFT 0.18 changed the last term of the Cayley-Neumann series (huggingface/peft#2805)."""
+AGAIN = "put the file back as it was written: copy its folder again"
 SHOWN_TENSORS = 3
 
 
@@ -46,6 +47,11 @@ class AdapterConfig:
 
 def read_adapter_config(folder: Path) -> AdapterConfig:
     """Read adapter_config.json and isotune.json. UserError (exit 78) names everything that is wrong."""
+    with reading(folder, "a run leaves its adapter in OUTPUT/adapter"):
+        return _read(folder)
+
+
+def _read(folder: Path) -> AdapterConfig:
     if not folder.is_dir():
         raise _no_folder(folder)
     weights = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
@@ -100,11 +106,11 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as fault:
-        raise UserError(f"{path}: cannot be read: {fault.strerror}", "", EXIT_CONFIG) from None
-    except ValueError as fault:
-        raise UserError(f"{path}: is not valid JSON: {fault}", "", EXIT_CONFIG) from None
+        raise UserError(f"{path}: cannot be read: {fault.strerror}", AGAIN, EXIT_CONFIG) from None
+    except (ValueError, RecursionError) as fault:
+        raise UserError(f"{path}: is not valid JSON: {fault}", AGAIN, EXIT_CONFIG) from None
     if not isinstance(values, dict):
-        raise UserError(f"{path}: is not a JSON object", "", EXIT_CONFIG)
+        raise UserError(f"{path}: is not a JSON object", AGAIN, EXIT_CONFIG)
     return values
 
 

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from train.strict import Number, Strict, Whole
+from train.strict import MANY, Number, Strict, Whole
 
 
 class LoraSettings(Strict):
     """LoRA, in PEFT's words."""
 
-    r: Whole = Field(8, ge=1, description="rank of the update")
+    r: Whole = Field(8, ge=1, le=MANY, description="rank of the update")
     lora_alpha: Number = Field(16, gt=0, description="the update is scaled by lora_alpha / r")
     use_rslora: bool = Field(
         False, description="rank-stabilised: the update is scaled by lora_alpha / sqrt(r) (arXiv 2312.03732)"
@@ -27,20 +27,20 @@ class LoraSettings(Strict):
 class OftSettings(Strict):
     """OFT, in PEFT's words; a rotation comes from a skew-symmetric matrix Q by a Cayley map."""
 
-    oft_block_size: Annotated[Whole, Field(ge=2)] | Literal["auto"] = Field(
+    oft_block_size: Annotated[Whole, Field(ge=2, le=MANY)] | Literal["auto"] = Field(
         32,
         description="size of a rotation block; must divide each layer's inputs; auto: 32, or for a layer "
         "that it does not divide the nearest size that does",
     )
     oft_num_blocks: Whole | None = Field(
-        None, ge=1, description="blocks per layer in place of their size; PEFT's r"
+        None, ge=1, le=MANY, description="blocks per layer in place of their size; PEFT's r"
     )
     cayley: Literal["exact", "series"] = Field(
         "exact",
         description="exact: orthogonal at any learning rate; series: Cayley-Neumann, orthogonal while Q is "
         "small",
     )
-    num_cayley_neumann_terms: Whole = Field(5, ge=2, description="terms of the series")
+    num_cayley_neumann_terms: Whole = Field(5, ge=2, le=1000, description="terms of the series")
     on_drift: Literal["stop", "exact"] = Field(
         "stop",
         description="a series whose rotations drift: stop with exit 70 where the error is above 0.5, or go "

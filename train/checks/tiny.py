@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, MAKE_ROOM, UserError, is_disk_full, place_of, reading
 from train.loop.model import quiet_libraries, share_files
 
 if TYPE_CHECKING:
@@ -65,10 +66,14 @@ def make_tiny(folder: Path, seed: int = 0) -> None:
 
     UserError (exit 78) where the folder holds something already.
     """
-    _fill_folder(folder, write_tokenizer)
-    quiet_libraries()
-    tiny_model(seed).save_pretrained(folder)
-    share_files(folder)
+
+    def write(into: Path) -> None:
+        write_tokenizer(into)
+        quiet_libraries()
+        tiny_model(seed).save_pretrained(into)
+        share_files(into)
+
+    _fill_folder(folder, write)
 
 
 def copy_pretrained(folder: Path) -> None:
@@ -82,17 +87,31 @@ def copy_pretrained(folder: Path) -> None:
 
 
 def _fill_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    with reading(f"--output {place_of(folder)}", "name another folder"):
+        is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not is_free:
         raise UserError(f"--output {folder}: is not empty", "name a new folder", EXIT_CONFIG)
+    was_there = folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         fill(folder)
-    except OSError as fault:
-        raise UserError(
-            f"--output {folder}: cannot be written: {fault.strerror}",
-            "name a folder you may write",
-            EXIT_CONFIG,
-        ) from None
+    except BaseException as fault:  # half a model is none, and it would bar the same command's next try
+        _empty(folder, was_there)
+        if is_disk_full(fault):  # safetensors and tokenizers have kinds of their own for it
+            reason, hint = "the disk is full: nothing was kept", MAKE_ROOM
+        elif isinstance(fault, OSError):
+            reason, hint = f"cannot be written: {fault.strerror}", "name a folder you may write"
+        else:
+            raise
+        raise UserError(f"--output {folder}: {reason}", hint, EXIT_CONFIG) from None
+
+
+def _empty(folder: Path, is_kept: bool) -> None:
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            path.unlink()
+        if not is_kept:
+            folder.rmdir()
 
 
 def write_tokenizer(folder: Path) -> None:

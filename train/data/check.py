@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train.data.lengths import histogram, histogram_lines, quantiles
+from train.data.lengths import beyond_positions, histogram, histogram_lines, quantiles
 from train.data.mixture import mix
 from train.data.packing import check_lengths
 from train.data.samples import Policies, Samples, account, refuse
@@ -73,6 +73,9 @@ def together(config: RunConfig, files: list[FileCheck]) -> tuple[list[str], list
         return [], []
     notes: list[str] = []
     faults = []
+    from train import families
+    from train.loop.model import read_model_config
+
     try:
         notes = mix(config.data, parts[: len(config.data)], config.seed).notes
     except UserError as fault:
@@ -81,6 +84,7 @@ def together(config: RunConfig, files: list[FileCheck]) -> tuple[list[str], list
         check_lengths(parts, config.per_device_tokens)
     except UserError as fault:
         faults.append(fault)
+    notes = notes + beyond_positions(parts, families.of_text(read_model_config(config.model)))
     return notes, faults
 
 
@@ -88,7 +92,9 @@ def _check_file(path: Path, template: ChatTemplate, policies: Policies) -> FileC
     try:
         loaded = account(path, template, policies)
     except OSError as fault:
-        return FileCheck(path, None, f"{path}: cannot be read: {fault.strerror}")
+        return FileCheck(
+            path, None, f"{path}: cannot be read: {fault.strerror}", "name a file that this user may read"
+        )
     except UserError as fault:
         return FileCheck(path, None, fault.message, fault.hint)
     try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 BAR_WIDTH = 40
 
@@ -41,3 +42,33 @@ def histogram_lines(lengths: Sequence[int], max_length: int) -> list[str]:
         beyond = "  longer than max_length" if low > max_length else ""
         lines.append(f"{f'{low}-{high}':>15} {count:>9} {bar}{beyond}".rstrip())
     return lines
+
+
+def num_positions(content: Mapping[str, Any]) -> int | None:
+    """The tokens of a sequence that a model was made for; None where its config.json does not say.
+
+    `content`: of its text part. A scaling of rotary positions (YaRN) multiplies them, and Qwen's files
+    leave `max_position_embeddings` as it was.
+    """
+    made_for = content.get("max_position_embeddings")
+    if not isinstance(made_for, int):
+        return None
+    scaling = content.get("rope_scaling") or content.get("rope_parameters") or {}
+    factor = scaling.get("factor") if isinstance(scaling, dict) else None
+    if not isinstance(factor, int | float):
+        return made_for
+    original = scaling.get("original_max_position_embeddings") or made_for
+    return max(made_for, round(original * factor))
+
+
+def beyond_positions(parts: Sequence[Any], content: Mapping[str, Any]) -> list[str]:
+    """What to say where these `Samples` hold some that are longer than the model's positions."""
+    positions = num_positions(content)
+    lengths = [len(sample.input_ids) for part in parts for sample in part.samples]
+    beyond = [length for length in lengths if positions and length > positions]
+    if not beyond:
+        return []
+    which = f"{len(beyond)} samples are" if len(beyond) > 1 else "one sample is"
+    what = f"{which} longer than the model's {positions} positions, the longest has {max(beyond)} tokens"
+    cure = f"--set max_length={positions} leaves {'them' if len(beyond) > 1 else 'it'} out"
+    return [f"warning: {what}: it was not made for that; {cure}"]

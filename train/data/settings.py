@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from train.strict import Number, SomePath, Strict, Whole
+from train.strict import MANY, Number, SomePath, Strict, Whole
 
 
 class WeightedPath(Strict):
@@ -48,7 +48,7 @@ def _switch(value: Any) -> Any:
 class DataFields(Strict):
     """Fields of a recipe that decide which samples a run has."""
 
-    max_length: Whole = Field(2048, ge=8, description="longest sample, in tokens")
+    max_length: Whole = Field(2048, ge=8, le=MANY, description="longest sample, in tokens")
     overlong: Literal["error", "drop", "cut-prompt"] = Field(
         "drop",
         description="samples longer than max_length: stop; leave out and say so; or cut the longest texts of "

@@ -14,7 +14,7 @@ from train.data.formats import Conversion, convert_rows
 from train.data.records import Fault, Row, hash_file, read_json
 from train.data.tables import read_arrow, read_csv, read_parquet
 from train.data.text import KINDS
-from train.errors import EXIT_DATA, UserError
+from train.errors import EXIT_DATA, UserError, reading
 
 READERS: dict[str, Callable[[Path], Iterator[Row | Fault]]] = {
     ".jsonl": read_json,
@@ -56,18 +56,22 @@ def find_source(path: Path) -> Source:
     A file that exists goes before a glob of the same text. Files of a folder or glob are taken by their kind
     and sorted by name.
     """
-    if path.is_dir():
-        source = _saved_dataset(path) or _of_entries(path, sorted(path.iterdir()))
-    elif not path.exists() and glob.has_magic(str(path)):
-        found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207  (its roots may be absolute)
-        source = _of_entries(path, [Path(name) for name in found])
-    else:
-        source = Source(path, (path,))
-    faults = [fault for file in source.files if (fault := _not_openable(file))]
+    hint = f"--data takes {KINDS}; in a container mount it: -v /path/to/data:/data:ro"
+    with reading(path, hint, EXIT_DATA):
+        source = _named(path)
+        faults = [fault for file in source.files if (fault := _not_openable(file))]
     if faults:
-        hint = f"--data takes {KINDS}; in a container mount it: -v /path/to/data:/data:ro"
         raise UserError("\n".join(faults), hint, EXIT_DATA)
     return source
+
+
+def _named(path: Path) -> Source:
+    if path.is_dir():
+        return _saved_dataset(path) or _of_entries(path, sorted(path.iterdir()))
+    if not path.exists() and glob.has_magic(str(path)):
+        found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207  (its roots may be absolute)
+        return _of_entries(path, [Path(name) for name in found])
+    return Source(path, (path,))
 
 
 def read_records(source: Source) -> Conversion:

@@ -94,6 +94,7 @@ def _arrow_rows(path: Path, batches: Callable[[], Iterator[Any]]) -> Iterator[Ro
     number = 0
     try:
         for batch in batches():
+            _check_columns(path, batch.schema.names)
             decoders = {field.name: _decoder(field.type) for field in batch.schema}
             for portion in range(0, len(batch), _BATCH_ROWS):
                 for value in batch.slice(portion, _BATCH_ROWS).to_pylist():
@@ -101,6 +102,14 @@ def _arrow_rows(path: Path, batches: Callable[[], Iterator[Any]]) -> Iterator[Ro
                     yield _arrow_row(value, decoders, f"{path}:row {number}")
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as fault:
         raise unreadable(path, ValueError(f"after row {number}: {str(fault).splitlines()[0]}")) from None
+
+
+def _check_columns(path: Path, names: list[str]) -> None:
+    """UserError where a column is given twice: a row would keep the last one without a word."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        columns = ", ".join(map(repr, twice))
+        raise UserError(f"{path}: column {columns} is given twice", "rename or drop one of them", EXIT_DATA)
 
 
 def _arrow_row(value: dict[str, Any], decoders: dict[str, _Decode | None], place: str) -> Row | Fault:

@@ -102,3 +102,10 @@ def _guess_encoding(content: bytes) -> str:
             continue
         return encoding
     return ""
+
+
+def is_utf8(text: str) -> bool:
+    """Whether what the system gave, a word of the command line or a path, was UTF-8: Python holds other bytes
+    as halves of pairs.
+    """
+    return not any("\ud800" <= character <= "\udfff" for character in text)

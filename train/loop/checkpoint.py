@@ -66,7 +66,10 @@ def write(parent: Path, step: int, fill: Callable[[Path], None]) -> Path:
     half = folder.with_name(folder.name + HALF)
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(half, ignore_errors=True)
+        if half.is_dir() and not half.is_symlink():
+            shutil.rmtree(half)
+        else:
+            half.unlink(missing_ok=True)
         half.mkdir()
         fill(half)
         _seal(half)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from train.config import RunConfig
+from train.data.text import is_utf8
 from train.errors import EXIT_CONFIG, UserError
 from train.loop import checkpoint
 from train.loop.lines import say
@@ -30,6 +31,12 @@ def claimable(config: RunConfig) -> None:
     written over.
     """
     folder = config.output
+    if not is_utf8(str(folder.absolute())):
+        raise UserError(
+            f"--output {folder}: is not UTF-8 text, and tokenizers write under no such name",
+            "name another folder",
+            EXIT_CONFIG,
+        )
     try:
         entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     except (OSError, ValueError) as fault:
@@ -61,7 +68,15 @@ def _continuable(config: RunConfig, entries: list[str]) -> None:
             "name a new folder, or remove the old results: a run never writes over another",
             EXIT_CONFIG,
         )
-    if lines := differences(written.get("recipe") or {}, config):
+    try:
+        lines = differences(written.get("recipe") or {}, config)
+    except (TypeError, KeyError, AttributeError):
+        raise UserError(
+            f"{config.output / 'run.json'}: what it says of the recipe is no recipe",
+            "put the file back as the run left it, or name a new folder",
+            EXIT_CONFIG,
+        ) from None
+    if lines:
         raise UserError(
             "\n".join(f"--output {config.output}: holds an unfinished run with {line}" for line in lines),
             "give the same values to go on with that run, or name a new folder",
@@ -79,7 +94,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The run.json of a folder; empty where there is none that can be read."""
     try:
         content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

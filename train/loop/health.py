@@ -28,6 +28,14 @@ BY_CHANCE = 1e-9
 REAL_VOCABULARY = 32_000
 """A model of so many tokens was pretrained by somebody; one of fewer may be a toy that starts at ln V."""
 
+LAYERS = ("these layers take no part in the loss", "leave them out of target_modules")
+SETTINGS = (
+    "no layer gets one: a setting lets nothing through, or the first steps threw the weights out of range",
+    "lower learning_rate, look at adam_epsilon, max_grad_norm and dropout; if they are usual, the layers of "
+    "target_modules take no part in the loss",
+)
+"""Cause and cure of tensors without a gradient: of some layers, and of all."""
+
 
 def judge_first_loss(loss: float, vocab_size: int) -> str:
     """What a first loss says, against ln V, the loss of uniform guessing over `vocab_size` tokens (nats)."""
@@ -121,9 +129,14 @@ class GradientCheck:
             "stop",
             step,
             f"adapter: {self.line()}; without one:\n{named(dead)}",
-            "these layers take no part in the loss",
-            "leave them out of target_modules",
+            *(SETTINGS if self._is_whole_kind(dead) else LAYERS),
         )
+
+    def _is_whole_kind(self, dead: list[str]) -> bool:
+        """Whether these are all tensors, or LoRA's A or B of every layer."""
+        told = [name for name in self.parameters if not may_lack_gradient(name)]
+        kinds = [told, *([name for name in told if side in name] for side in ("lora_A", "lora_B"))]
+        return any(kind and set(kind) <= set(dead) for kind in kinds)
 
     def _enough(self, name: str) -> int:
         """The steps after which chance alone, at one in a billion, explains no tensor without a gradient."""

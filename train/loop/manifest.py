@@ -15,10 +15,13 @@ from typing import Any
 
 from train import __version__
 from train.config import RunConfig
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, UserError, unwritable
 from train.loop import processes
 from train.loop.claim import read_manifest
 from train.stop import Stopped
+
+ESCAPED = "backslashreplace"
+"""Names of files need not be UTF-8: what Python holds for such a byte is written as JSON's own escape."""
 
 
 class Manifest:
@@ -59,15 +62,15 @@ class Manifest:
         try:
             return cls(config.output / "run.json", content)
         except OSError as fault:
-            raise UserError(
-                f"--output {config.output}: cannot be written: {fault.strerror}",
-                "name another folder",
-                EXIT_CONFIG,
-            ) from None
+            raise unwritable(f"--output {config.output}", fault, EXIT_CONFIG) from None
 
     def update(self, **fields: Any) -> None:
+        """Write these fields too; UserError (exit 70) where the file cannot be written any more."""
         self.content.update(fields)
-        self.write()
+        try:
+            self.write()
+        except OSError as fault:
+            raise unwritable(self.path, fault) from None
 
     def finish(self, results: dict[str, Any]) -> None:
         self.update(status="finished", results=results, ended=_now())
@@ -78,19 +81,29 @@ class Manifest:
             fault = sys.exc_info()[1]
             reason = getattr(fault, "message", None) or repr(fault)
             is_stopped = isinstance(fault, Stopped) and fault.checkpoint is not None
-            with contextlib.suppress(OSError):  # a full disk is the fault that is already on its way
+            with contextlib.suppress(UserError):  # a full disk is the fault that is already on its way
                 self.update(status="stopped" if is_stopped else "failed", reason=reason, ended=_now())
 
     def write(self) -> None:
         """Replace the file in one move: a reader never sees half of it. Of several processes one writes."""
         if not processes.is_first():
             return
-        temporary = self.path.with_suffix(".json.tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(self.content, indent=2, ensure_ascii=False) + "\n")
+        replace_text(self.path, json.dumps(self.content, indent=2, ensure_ascii=False) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Put a text on the disk in place of a file's, whole or not at all; OSError leaves the file as it was."""
+    temporary = path.with_suffix(f"{path.suffix}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", errors=ESCAPED) as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(self.path)
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def _now() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -13,8 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, UserError, unwritable
 from train.loop.findings import Finding
+from train.loop.manifest import ESCAPED, replace_text
 
 
 @dataclass(frozen=True)
@@ -116,18 +118,12 @@ class MetricsFile:
                 EXIT_CONFIG,
             )
         self.path = path if is_written else Path(os.devnull)
-        if is_written:
-            self._rewrite(kept)
-        self._file: IO[str] = self.path.open("a", encoding="utf-8")
-
-    def _rewrite(self, kept: list[Line | Aside]) -> None:
-        path = self.path
-        temporary = path.with_suffix(".jsonl.tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(_text(line) for line in kept)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            if is_written:
+                replace_text(path, "".join(map(_text, kept)))
+            self._file: IO[str] = self.path.open("a", encoding="utf-8", errors=ESCAPED)
+        except OSError as fault:
+            raise unwritable(path, fault) from None
 
     @property
     def steps(self) -> list[StepMetrics]:
@@ -161,15 +157,22 @@ class MetricsFile:
 
     def _append(self, line: Line | Aside) -> None:
         with self._lock:
-            self._file.write(_text(line))
-            self._file.flush()
+            try:
+                self._file.write(_text(line))
+                self._file.flush()
+            except OSError as fault:
+                raise unwritable(self.path, fault) from None
 
     def sync(self) -> None:
         """Wait until all lines are on the disk."""
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as fault:
+            raise unwritable(self.path, fault) from None
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a line whose writing failed: that is on its way already
+            self._file.close()
 
 
 NO_NUMBERS = ("nan", "inf", "-inf")
@@ -192,10 +195,10 @@ def _text(line: Line | Aside) -> str:
 def _read(path: Path) -> list[Line | Aside]:
     """All whole lines; the last line of a killed run may be half a one."""
     lines: list[Line | Aside] = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for text in path.read_bytes().splitlines() if path.exists() else []:
         try:
             lines.append(_line(json.loads(text)))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             break
     return lines
 

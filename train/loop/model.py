@@ -15,7 +15,7 @@ from train import families
 from train.data.records import hash_file
 from train.data.samples import Samples
 from train.data.template import ChatTemplate, TemplateFault
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, UserError, place_of, reading
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 PROBE = "What is momentum? 动量是质量与速度的乘积。"
 """Text that any tokenizer of these families gives back unchanged."""
+KINDS = {".json", ".jinja", ".txt", ".model", ".safetensors", ".bin"}
+"""Endings of the files that a checkpoint is made of."""
+FOREIGN = "copy it again, or move it out of the folder where it is no part of the model"
 
 
 def quiet_libraries() -> None:
@@ -48,7 +51,10 @@ def share_files(folder: Path) -> None:
 
 def read_model_config(folder: Path) -> dict[str, Any]:
     """config.json of a checkpoint folder; UserError (exit 78) where the folder is no checkpoint."""
-    if not folder.is_dir():
+    with reading(f"--model {place_of(folder)}", "give a downloaded checkpoint's folder"):
+        is_folder = folder.is_dir()
+        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8] if is_folder else ())
+    if not is_folder:
         raise UserError(
             f"--model {folder}: is no folder",
             "give a downloaded checkpoint's folder; in a container mount it: -v /path/to/model:/model:ro; "
@@ -59,13 +65,12 @@ def read_model_config(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as fault:
-        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
         raise UserError(
             f"{path}: cannot be read: {fault.strerror}",
-            f"the folder holds {found}; a checkpoint has config.json",
+            f"the folder holds {found or 'nothing'}; a checkpoint has config.json",
             EXIT_CONFIG,
         ) from None
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise UserError(
             f"{path}: is not valid JSON: {fault}", "copy the checkpoint again", EXIT_CONFIG
         ) from None
@@ -222,9 +227,20 @@ def check_vocabulary(parts: list[Samples | None], stop_token_ids: list[int], voc
         )
 
 
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The files directly in a checkpoint's or an adapter's folder that loading may read; others are none of
+    a run's concern.
+    """
+    return [path for path in sorted(folder.iterdir()) if path.suffix in KINDS and path.is_file()]
+
+
 def hash_folder(folder: Path) -> dict[str, str]:
-    """Name -> sha256 of each file directly in a checkpoint folder."""
-    return {path.name: hash_file(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    """Name -> sha256 of each of `checkpoint_files`; UserError (exit 78) where one cannot be read."""
+    hashes = {}
+    for path in checkpoint_files(folder):
+        with reading(path, FOREIGN):
+            hashes[path.name] = hash_file(path)
+    return hashes
 
 
 def hash_in_background(folder: Path) -> Future[dict[str, str]]:

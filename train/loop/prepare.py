@@ -15,6 +15,7 @@ from train.adapters import attach
 from train.adapters.initial import initial_adapter
 from train.adapters.reach import left_out
 from train.config import RunConfig
+from train.data.lengths import beyond_positions
 from train.data.mixture import Mixture, load_all, mix
 from train.data.packing import check_lengths
 from train.data.samples import Policies, Samples, load_samples
@@ -83,6 +84,7 @@ def prepare(config: RunConfig, manifest: Manifest, start: Checkpoint | None) -> 
     facts = {"versions": device.versions(), "device": choices.values()}
     hashes = hash_in_background(config.model) if processes.is_first() else Future()
     say([line for part in parts for line in part.summary.lines()] + samples.notes + choices.lines())
+    say(beyond_positions(parts, families.of_text(model_config)))
     say(resume.change_lines(start, facts))
     HEARTBEAT.beat("loading the model")
     model = load_model(config.model, choices.dtype, choices.attn_implementation.value)

@@ -54,6 +54,17 @@ def environment_size() -> int:
     return int(size) if size.isdecimal() and "RANK" in os.environ else 1
 
 
+def local_rank() -> int:
+    """This process's number on its machine. UserError (exit 78) where the environment gives no numbers."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    given = {name: os.environ[name] for name in names if name in os.environ}
+    wrong = [f"{name}: {value!r}: a number is due" for name, value in given.items() if not value.isdecimal()]
+    if wrong:
+        hint = "unset what a scheduler left there, or let `train --nproc N` or torchrun start the processes"
+        raise UserError("\n".join(wrong), hint, EXIT_CONFIG)
+    return int(given.get("LOCAL_RANK", "0"))
+
+
 def begin(config: RunConfig) -> None:
     """Join the other processes of the run, where the environment names any.
 
@@ -61,6 +72,7 @@ def begin(config: RunConfig) -> None:
     (exit 78) where the environment is not whole.
     """
     if environment_size() == 1:
+        local_rank()
         return
     import torch
     from torch import distributed

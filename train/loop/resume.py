@@ -13,12 +13,13 @@ from train.adapters import oft
 from train.config import RunConfig
 from train.data.records import hash_file
 from train.data.samples import Samples
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, UserError, reading, unreadable
 from train.loop import checkpoint, processes
 from train.loop.checkpoint import Checkpoint
 from train.loop.claim import claimable, held
 from train.loop.lines import say
 from train.loop.manifest import Manifest
+from train.loop.model import FOREIGN, checkpoint_files
 from train.stop import Stopped
 
 if TYPE_CHECKING:
@@ -100,24 +101,28 @@ def start_lines(start: Checkpoint) -> list[str]:
 
 def identify(config: RunConfig, parts: list[Samples]) -> dict[str, Any]:
     """What may not change while a run goes on: hashes of the data, hashes or sizes of the model's files."""
-    return {
-        "data": [part.summary.sha256 for part in parts],
-        "model": _identities(config.model),
-        "init_adapter": _identities(config.init_adapter) if config.init_adapter else {},
-        "chat_template": {config.chat_template.name: hash_file(config.chat_template)}
-        if config.chat_template
-        else {},
-    }
+    folders = {"model": config.model, "init_adapter": config.init_adapter}
+    files = {}
+    for kind, folder in folders.items():
+        with reading(f"{kind} {folder}"):
+            files[kind] = checkpoint_files(folder) if folder else []
+    files["chat_template"] = [config.chat_template] if config.chat_template else []
+    return {"data": [part.summary.sha256 for part in parts], **_identities(files)}
 
 
-def _identities(folder: Path) -> dict[str, str]:
-    kinds = {".json", ".jinja", ".txt", ".model", ".safetensors", ".bin"}
-    files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix in kinds]
-    sizes = {path: path.stat().st_size for path in files}
-    return {
-        path.name: hash_file(path) if size <= LARGE_BYTES else _sampled(path, size)
-        for path, size in sizes.items()
-    }
+def _identities(files: dict[str, list[Path]]) -> dict[str, dict[str, str]]:
+    """Kind -> name -> identity; UserError (exit 78) lists every file that cannot be read."""
+    found: dict[str, dict[str, str]] = {kind: {} for kind in files}
+    faults = []
+    for kind, path in ((kind, path) for kind, paths in files.items() for path in paths):
+        try:
+            size = path.stat().st_size
+            found[kind][path.name] = hash_file(path) if size <= LARGE_BYTES else _sampled(path, size)
+        except OSError as fault:
+            faults.append(unreadable(path, fault, FOREIGN))
+    if faults:
+        raise UserError("\n".join(fault.message for fault in faults), faults[0].hint, EXIT_CONFIG)
+    return found
 
 
 def _sampled(path: Path, size: int) -> str:

@@ -23,6 +23,7 @@ from train.adapters.saved import read_adapter_config
 from train.config import RunConfig
 from train.data.formats import Record
 from train.data.sample import Sample
+from train.errors import UserError
 from train.families import may_lack_gradient
 from train.loop import health, processes, resume
 from train.loop.arguments import begin_loss_scale, training_arguments
@@ -116,7 +117,7 @@ def fit(prepared: Prepared, manifest: Manifest, run_started: float) -> Outcome:
         try:
             results = _train(prepared, saver, watch, manifest)
         finally:
-            with contextlib.suppress(OSError):  # a full disk is the fault that is already on its way
+            with contextlib.suppress(OSError, UserError):  # a full disk: the fault that is already on its way
                 watch.findings.publish()
     results["findings"] = watch.findings.as_list()
     health.require_moved(first, {name: parameter.detach().cpu() for name, parameter in parameters.items()})

@@ -15,6 +15,7 @@ from train.loop import checkpoint, processes
 from train.loop.checkpoint import Checkpoint
 from train.loop.health import GradientCheck, require_finite
 from train.loop.heartbeat import HEARTBEAT
+from train.loop.manifest import ESCAPED
 from train.loop.metrics import MetricsFile
 from train.loop.model import share_files
 from train.loop.state import random_states
@@ -104,7 +105,7 @@ class Saver:
             "run_seconds": time.perf_counter() - self.run_started,
         }
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        (folder / checkpoint.CONTENT).write_text(text, encoding="utf-8")
+        (folder / checkpoint.CONTENT).write_text(text, encoding="utf-8", errors=ESCAPED)
         share_files(folder)
 
 

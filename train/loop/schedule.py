@@ -9,6 +9,7 @@ from transformers import TrainerCallback, TrainingArguments
 
 from train.adapters import lora
 from train.config import RunConfig
+from train.errors import EXIT_CONFIG, UserError
 from train.loop.lines import say
 from train.loop.manifest import Manifest
 from train.loop.processes import environment_size
@@ -27,15 +28,21 @@ def learning_rate(config: RunConfig, num_devices: int) -> float:
 
 
 def schedule_arguments(config: RunConfig) -> dict[str, Any]:
-    """Fields of TrainingArguments for steps, schedule and AdamW's settings."""
+    """Fields of TrainingArguments for steps, schedule and AdamW's settings.
+
+    UserError (exit 78) where the schedule ends above the rate that scaling made.
+    """
     settings = {
         name: int(value) if name in COUNTS else value for name, value in config.lr_scheduler_kwargs.items()
     }
+    rate = learning_rate(config, world_size())
+    if faults := config.rate_faults(rate):
+        raise UserError("\n".join(faults), "a lower one, or a higher learning_rate", EXIT_CONFIG)
     return {
         "num_train_epochs": config.num_train_epochs,
         "max_steps": config.max_steps or -1,
         "gradient_accumulation_steps": config.gradient_accumulation_steps,
-        "learning_rate": learning_rate(config, world_size()),
+        "learning_rate": rate,
         "lr_scheduler_type": config.lr_scheduler_type,
         "lr_scheduler_kwargs": settings,
         **_warmup(config),
@@ -100,6 +107,18 @@ def plan_lines(config: RunConfig, planned: dict[str, Any]) -> list[str]:
         f"learning rate: {planned['learning_rate']:.3g}{_scaling(config, devices)}, "
         f"{config.lr_scheduler_type}{f' after {warmup} steps of warmup' if warmup else ''}; "
         f"{planned['optimizer']}",
+        *_too_short(config, steps, warmup),
+    ]
+
+
+def _too_short(config: RunConfig, steps: int, warmup: int) -> list[str]:
+    """What to say where a run begins within its decay; of one that ends in its warmup a finding tells."""
+    decay = int(config.lr_scheduler_kwargs.get("num_decay_steps", 0))
+    if not decay or warmup + decay <= steps:
+        return []
+    return [
+        f"warning: warmup and decay ({warmup} + {decay} steps) are longer than the run of {steps} steps: its "
+        "learning rate never reaches the highest; fewer warmup_steps or num_decay_steps"
     ]
 
 

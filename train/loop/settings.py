@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from train.strict import Number, Strict, Whole
+from train.strict import MANY, Number, Strict, Whole
 
 SCHEDULE_SETTINGS: dict[str, tuple[str, ...]] = {
     "cosine": ("num_cycles",),
@@ -23,6 +23,12 @@ NEEDED_SETTINGS = {
 }
 """Of these one is due: transformers would stop without it only after data and model are loaded."""
 COUNTS = ("num_decay_steps", "num_stable_steps")
+LOWEST_RATES = {"polynomial": "lr_end", "cosine_with_min_lr": "min_lr"}
+"""The setting of a schedule that its learning rate ends at."""
+LR_END = 1e-7
+"""Of polynomial in transformers, where no `lr_end` is given."""
+MOST = {"num_cycles": 1e6, "min_lr_rate": 1.0, "min_lr_ratio": 1.0, **dict.fromkeys(COUNTS, float(MANY))}
+"""The largest value of a setting: no more cycles than steps, no lowest rate above the highest."""
 
 
 def _switch(value: Any) -> Any:
@@ -39,11 +45,11 @@ class LoopFields(Strict):
 
     num_train_epochs: Number = Field(3, gt=0, le=100_000, description="passes over the training rows")
     max_steps: Whole | None = Field(
-        None, ge=1, description="stop after so many steps, whatever num_train_epochs says"
+        None, ge=1, le=MANY, description="stop after so many steps, whatever num_train_epochs says"
     )
     per_device_train_batch_size: Whole = Field(4, ge=1, le=65_536, description="samples of one forward")
     per_device_tokens: Whole | None = Field(
-        None, ge=1, description="tokens of one forward, in place of per_device_train_batch_size"
+        None, ge=1, le=MANY, description="tokens of one forward, in place of per_device_train_batch_size"
     )
     packing: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = Field(
         "auto",
@@ -70,7 +76,9 @@ class LoopFields(Strict):
         {},
         description="numbers of the schedule, for example {min_lr_rate: 0.1} for cosine_with_min_lr",
     )
-    warmup_steps: Whole = Field(0, ge=0, description="steps in which the learning rate rises from zero")
+    warmup_steps: Whole = Field(
+        0, ge=0, le=MANY, description="steps in which the learning rate rises from zero"
+    )
     warmup_ratio: Number | None = Field(
         None, ge=0, lt=1, description="warmup as a share of all steps, in place of warmup_steps"
     )
@@ -89,8 +97,8 @@ class LoopFields(Strict):
         False, description="out of memory: go on with smaller forwards, then gradient checkpointing"
     )
     seed: Whole = Field(42, ge=0, le=2**32 - 1, description="of first weights, order of rows and dropout")
-    logging_steps: Whole = Field(1, ge=1, description="a line of metrics every so many steps")
-    eval_steps: Annotated[Whole, Field(ge=1)] | Literal["epoch"] = Field(
+    logging_steps: Whole = Field(1, ge=1, le=MANY, description="a line of metrics every so many steps")
+    eval_steps: Annotated[Whole, Field(ge=1, le=MANY)] | Literal["epoch"] = Field(
         "epoch",
         description="the evaluation loss every so many steps, or after each epoch; always after the last "
         "step. Needs eval_data",
@@ -102,7 +110,10 @@ class LoopFields(Strict):
         None, description="the set of eval_data that keep_best and early stopping go by; the first one"
     )
     early_stopping_patience: Whole | None = Field(
-        None, ge=1, description="stop after so many evaluations in a row that are no better than the best"
+        None,
+        ge=1,
+        le=MANY,
+        description="stop after so many evaluations in a row that are no better than the best",
     )
     early_stopping_threshold: Number = Field(
         0.0, ge=0, description="an evaluation counts as better where its loss is lower by more than this"
@@ -116,10 +127,13 @@ class LoopFields(Strict):
         "every so many seconds; 0: none",
     )
     save_steps: Whole = Field(
-        200, ge=1, description="a checkpoint every so many steps, and one after the last step"
+        200, ge=1, le=MANY, description="a checkpoint every so many steps, and one after the last step"
     )
     save_total_limit: Whole = Field(
-        3, ge=1, description="so many checkpoints are kept, the newest ones; with keep_best the best one too"
+        3,
+        ge=1,
+        le=MANY,
+        description="so many checkpoints are kept, the newest ones; with keep_best the best one too",
     )
     step_timeout_seconds: Number = Field(
         1800,
@@ -169,7 +183,23 @@ class LoopFields(Strict):
             for name, value in given.items()
             if value < 0 or (name in COUNTS and not value.is_integer())
         ]
-        return faults
+        faults += [
+            f"lr_scheduler_kwargs.{name}: {value:g} is more than {MOST[name]:g}"
+            for name, value in given.items()
+            if value > MOST.get(name, value)
+        ]
+        scaled = self.lr_scale_with_world_size == "linear"
+        return faults + ([] if scaled else self.rate_faults(self.learning_rate))
+
+    def rate_faults(self, highest: float) -> list[str]:
+        """A lowest learning rate that is none beside the highest, which linear scaling makes larger."""
+        name = LOWEST_RATES.get(self.lr_scheduler_type, "")
+        default = LR_END if name == "lr_end" else 0.0
+        lowest = self.lr_scheduler_kwargs.get(name, default)
+        if lowest < highest:
+            return []
+        whose = "" if name in self.lr_scheduler_kwargs else f" ({self.lr_scheduler_type}'s own)"
+        return [f"lr_scheduler_kwargs.{name}: {lowest:g}{whose} is not below learning_rate {highest:g}"]
 
     def _evaluation_faults(self, eval_names: Collection[str]) -> list[str]:
         given, faults = self.model_fields_set, []

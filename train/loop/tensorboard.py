@@ -6,6 +6,7 @@ fields: tensorflow/core/util/event.proto and tensorflow/core/framework/summary.p
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections.abc import Iterable, Iterator
@@ -40,8 +41,7 @@ class EventFile:
 
     def _record(self, line: Line) -> bytes:
         values = b"".join(
-            _message(1, _text(1, tag) + _field(2, FLOAT, struct.pack("<f", value)))
-            for tag, value in scalars(line)
+            _message(1, _text(1, tag) + _field(2, FLOAT, _short(value))) for tag, value in scalars(line)
         )
         at = _field(1, DOUBLE, struct.pack("<d", self.began + line.seconds))
         return record(at + _field(2, VARINT, _varint(line.step)) + _message(5, values))
@@ -71,6 +71,14 @@ def _checksum(content: bytes) -> bytes:
             crc = crc >> 1 ^ (POLYNOMIAL if crc & 1 else 0)
     crc ^= 0xFFFFFFFF
     return struct.pack("<I", ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF)
+
+
+def _short(value: float) -> bytes:
+    """A figure in four bytes; infinite where it is beyond them."""
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", math.copysign(math.inf, value))
 
 
 def _varint(number: int) -> bytes:

@@ -19,6 +19,7 @@ Phase = Literal["first step", "step", "evaluation", "checkpoint"]
 ALLOWANCES: dict[Phase, int] = {"first step": 4, "step": 1, "evaluation": 2, "checkpoint": 4}
 """So many times the limit: a first step compiles kernels and opens connections, a checkpoint may go to a slow
 disk. An evaluation has its allowance for each of its batches."""
+WAIT_SECONDS = 3600.0
 
 
 class Watchdog:
@@ -65,7 +66,7 @@ class Watchdog:
                 left = self.deadline - time.monotonic()
                 if left <= 0:
                     break
-                self._changed.wait(left)
+                self._changed.wait(min(left, WAIT_SECONDS))  # a lock cannot wait for 300 years
             else:
                 return
         self._end()

@@ -9,6 +9,7 @@ from typing import IO, Any
 from train.data.formats import Record
 from train.data.samples import Policies, Samples, load_samples
 from train.data.template import ChatTemplate, TemplateFault
+from train.data.text import is_utf8
 from train.errors import EXIT_CONFIG, EXIT_USAGE, UserError
 from train.loop.model import check_vocabulary
 from train.results.generate import answer
@@ -56,6 +57,9 @@ def prompt_records(prompts: Sequence[str], template: ChatTemplate) -> list[Recor
     for number, prompt in enumerate(prompts, start=1):
         messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": "unseen"}]
         records.append(Record(messages, f"--prompt {number}"))
+        if not is_utf8(prompt):
+            faults.append(f"--prompt {number}: {prompt[:40]!r} is not UTF-8 text")
+            continue
         try:
             template.sample(records[-1])
         except TemplateFault as fault:

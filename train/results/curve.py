@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from train.data.cache import find_folder
+from train.loop.lines import say
 from train.loop.metrics import EvaluationMetrics, StepMetrics
 
 
@@ -16,10 +21,37 @@ def draw_loss(
     evaluations: Sequence[EvaluationMetrics] = (),
 ) -> None:
     """Write a PNG of loss (nats per target token) against step, and of each set's evaluation loss; `uniform`
-    is ln V, drawn as a reference.
+    is ln V, drawn as a reference. A picture that cannot be drawn is a note.
 
     matplotlib's object interface: no global state, no display, the same bytes for the same numbers.
     """
+    try:
+        _give_folder()
+        _draw(steps, path, title, uniform, evaluations)
+    except Exception as fault:  # whatever it is: a run that has trained is not lost for its picture
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)  # half of one
+        words = fault.strerror if isinstance(fault, OSError) else ""
+        say([f"note: {path} is not drawn: {words or fault or repr(fault)}"])
+
+
+def _give_folder() -> None:
+    """A folder for matplotlib's fonts where it would ask for a home that is not there: an unknown uid."""
+    try:
+        Path.home()
+    except RuntimeError:
+        folder = find_folder([])
+        place = folder / "matplotlib" if folder else Path(tempfile.gettempdir())
+        os.environ.setdefault("MPLCONFIGDIR", str(place))
+
+
+def _draw(
+    steps: Sequence[StepMetrics],
+    path: Path,
+    title: str,
+    uniform: float,
+    evaluations: Sequence[EvaluationMetrics],
+) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

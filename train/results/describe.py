@@ -8,7 +8,7 @@ from typing import Any
 from train import families, hub
 from train.adapters.manifest import parametrisation
 from train.adapters.saved import CONFIG, AdapterConfig, read_adapter_config, read_json
-from train.errors import EXIT_CONFIG, UserError
+from train.errors import EXIT_CONFIG, UserError, reading
 from train.loop.model import read_model_config
 
 
@@ -18,8 +18,13 @@ def describe(folder: Path) -> dict[str, Any]:
 
     UserError (exit 78) where it is none of them, or its files are broken.
     """
+    with reading(folder, "give a run's --output folder, an adapter's, or a checkpoint's"):
+        return _describe(folder)
+
+
+def _describe(folder: Path) -> dict[str, Any]:
     if (folder / "run.json").is_file():
-        facts = _run(read_json(folder / "run.json"))
+        facts = _run(read_json(folder / "run.json"), folder / "run.json")
         adapter = folder / "adapter"
         return facts | (_adapter(read_adapter_config(adapter)) if (adapter / CONFIG).exists() else {})
     if (folder / "config.json").is_file() and not (folder / CONFIG).exists():
@@ -48,18 +53,25 @@ def _model(folder: Path) -> dict[str, Any]:
     }
 
 
-def _run(content: dict[str, Any]) -> dict[str, Any]:
-    recipe = content.get("recipe", {})
+def _run(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    parts = {name: content.get(name) or {} for name in ("recipe", "results", "versions")}
+    if wrong := [name for name, part in parts.items() if not isinstance(part, dict)]:
+        raise UserError(
+            "\n".join(f"{path}: {name}: an object is due, not {str(parts[name])[:40]}" for name in wrong),
+            "put the file back as the run left it",
+            EXIT_CONFIG,
+        )
+    recipe = parts["recipe"]
     run: dict[str, Any] = {
         name: content[name] for name in ("status", "reason", "started", "ended") if name in content
     }
     run |= {name: recipe[name] for name in ("adapter", "model", "data", "seed") if name in recipe}
     results = {
         name: value
-        for name, value in (content.get("results") or {}).items()
+        for name, value in parts["results"].items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    return {"run": run, "versions": content.get("versions", {}), "results": results}
+    return {"run": run, "versions": parts["versions"], "results": results}
 
 
 def _adapter(saved: AdapterConfig) -> dict[str, Any]:

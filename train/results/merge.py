@@ -26,7 +26,7 @@ from train.adapters.fingerprint import (
 from train.adapters.manifest import base_files, parametrisation, present_versions
 from train.adapters.saved import read_adapter_config
 from train.data.records import hash_file
-from train.errors import EXIT_CONFIG, EXIT_TRAINING, UserError
+from train.errors import EXIT_CONFIG, EXIT_TRAINING, MAKE_ROOM, UserError, is_disk_full, place_of, reading
 from train.loop.model import hash_folder, load_model, share_files
 from train.results.opened import ModelOptions, Opened, load, open_checkpoint
 
@@ -146,7 +146,12 @@ def _report(options: MergeOptions, dtype: str, checks: dict[str, Any]) -> dict[s
 
 def check_new_folder(folder: Path) -> None:
     """UserError (exit 78) where a checkpoint may not or cannot be written: nothing is ever written over."""
-    where = f"--output {folder}"
+    where = f"--output {place_of(folder)}"
+    with reading(where, "name another folder"):
+        _require_new(folder, where)
+
+
+def _require_new(folder: Path, where: str) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{where}: is a file", "name a new folder", EXIT_CONFIG)
     entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
@@ -225,6 +230,12 @@ def _written_aside(output: Path) -> Iterator[Path]:
     try:
         yield aside
         aside.replace(output)  # an empty folder of that name gives way
+    except Exception as fault:  # safetensors and tokenizers have kinds of their own for a full disk
+        if not is_disk_full(fault):
+            raise
+        raise UserError(
+            f"--output {output}: the disk is full: nothing was kept", MAKE_ROOM, EXIT_CONFIG
+        ) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

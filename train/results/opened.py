@@ -11,7 +11,7 @@ from train.adapters.saved import load_adapter, read_adapter_config
 from train.data.template import ChatTemplate
 from train.detect import require_torch
 from train.device import DeviceChoices, choose
-from train.errors import UserError
+from train.errors import UserError, reading
 from train.image import read_build_info
 from train.loop.model import (
     find_stop_tokens,
@@ -101,7 +101,10 @@ def _own_template(options: ModelOptions, lines: IO[str]) -> Path | None:
     saved = [folder / "chat_template.jinja" for folder in (options.adapter, options.model) if folder]
     if options.adapter is None or not saved[0].exists():
         return None
-    is_same = saved[-1].exists() and saved[0].read_bytes() == saved[-1].read_bytes()
+    with reading(saved[0], "copy the adapter again"):
+        text = saved[0].read_bytes()
+    with reading(saved[-1], "copy the checkpoint again"):
+        is_same = saved[-1].exists() and text == saved[-1].read_bytes()
     if not is_same:
         print(f"chat template: that of the adapter, {saved[0]}", file=lines)
     return saved[0]

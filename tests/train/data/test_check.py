@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -166,3 +167,14 @@ def test_every_data_that_is_given_is_checked(
     both = ["--data", str(other), "--data", str(write_rows(SHORT))]
     assert call(["check-data", "--model", str(tiny), *both]) == 65
     assert f"{other}:1" in capsys.readouterr().out
+
+
+def test_samples_longer_than_the_model_was_made_for_are_told(
+    tiny: Path, tmp_path: Path, write_rows: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny, model)
+    content = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps(content | {"max_position_embeddings": 4}), encoding="utf-8")
+    assert call(["check-data", "--model", str(model), "--data", str(write_rows(SHORT))]) == 0
+    assert "warning: one sample is longer than the model's 4 positions" in capsys.readouterr().out

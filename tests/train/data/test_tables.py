@@ -173,6 +173,21 @@ def test_both_forms_of_an_arrow_file_are_read(tmp_path: Path, open_file: Any) ->
 
 
 @pytest.mark.parametrize("name", ["data.parquet", "data.arrow"])
+def test_a_column_given_twice_is_refused_as_in_csv(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    columns = [pyarrow.array([text]) for text in ("a", "b", "c")]
+    table = pyarrow.Table.from_arrays(columns, names=["instruction", "output", "output"])
+    if name.endswith("parquet"):
+        parquet.write_table(table, path)
+    else:
+        with ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(UserError, match=f"{name}: column 'output' is given twice") as caught:
+        read_records(find_source(path))
+    assert caught.value.exit_code == 65 and caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["data.parquet", "data.arrow"])
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"ARROW1\0\0", b"hello" * 99])
 def test_a_broken_table_is_an_error_that_names_it(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name

@@ -39,6 +39,34 @@ def test_a_tensor_that_never_gets_a_gradient_is_named() -> None:
     assert finding.level == "stop"
 
 
+@pytest.mark.parametrize(
+    ("used", "is_told_of_settings"),
+    [
+        ([], True),
+        (["0.q.lora_B.default.weight", "1.q.lora_B.default.weight"], True),
+        (["0.q.lora_A.default.weight", "0.q.lora_B.default.weight"], False),
+        (["0.q.lora_A.default.weight", "1.q.lora_A.default.weight", "0.q.lora_B.default.weight"], False),
+    ],
+)
+def test_where_no_tensor_of_a_kind_gets_a_gradient_the_settings_are_named_first(
+    used: list[str], is_told_of_settings: bool
+) -> None:
+    names = [f"{layer}.q.lora_{side}.default.weight" for layer in (0, 1) for side in "AB"]
+    parameters = {name: torch.nn.Parameter(torch.ones(2)) for name in names}
+    for name in used:
+        parameters[name].sum().backward()
+    check = health.GradientCheck(parameters)
+    check.look()
+    finding = check.finding(2)
+    assert finding is not None
+    words = all(
+        name in finding.cure for name in ("learning_rate", "adam_epsilon", "max_grad_norm", "dropout")
+    )
+    assert words == is_told_of_settings
+    assert "target_modules" in finding.cure
+    assert ("these layers" in finding.cause) != is_told_of_settings
+
+
 def test_gradients_of_all_tensors_pass_even_over_two_steps() -> None:
     parameters = {name: torch.nn.Parameter(torch.ones(2)) for name in ("a", "b")}
     check = health.GradientCheck(parameters)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from tests.train.loop.conftest import cut_back, exact, go, read, step_lines
 from tests.train.loop.started import ended, start
+from train.device import _torch_device
 from train.errors import EXIT_CONFIG, UserError
 from train.loop import processes
 
@@ -185,6 +186,26 @@ def test_variables_that_name_no_place_to_meet_are_refused(
         "MASTER_ADDR: is not set",
         "MASTER_PORT: is not set, a number is due",
     ]
+
+
+def test_ranks_that_are_no_numbers_are_refused_by_name(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a run and by what asks for a device alone, as eval does."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "two"), ("LOCAL_RANK", "")):
+        monkeypatch.setenv(name, value)
+    for work in (lambda: go(fields), lambda: _torch_device("cpu")):
+        with pytest.raises(UserError) as caught:
+            work()
+        assert caught.value.exit_code == EXIT_CONFIG
+        assert caught.value.message.splitlines() == [
+            "WORLD_SIZE: 'two': a number is due",
+            "LOCAL_RANK: '': a number is due",
+        ]
+        assert caught.value.hint.startswith("unset what a scheduler left there")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert processes.local_rank() == 3
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 from transformers.optimization import get_scheduler
 
 from train.config import RunConfig
+from train.errors import UserError
 from train.loop import schedule
 
 FLAGS = {"adapter": "lora", "model": "m", "data": "d", "output": "o", "learning_rate": 1.0}
@@ -124,6 +125,29 @@ def test_a_plan_counts_samples_or_tokens(tmp_path: Path) -> None:
     assert planned["tokens_per_step"] == 1024 and "samples_per_step" not in planned
     line = schedule.plan_lines(run, planned)[0]
     assert line == "a step: at most 512 tokens x 2 accumulated x 1 device = 1024 tokens; 4 steps"
+
+
+def test_a_lowest_rate_is_compared_with_what_linear_scaling_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": 3}}
+    run = config(**ends, lr_scale_with_world_size="linear")
+    with pytest.raises(UserError, match="lr_end: 3 is not below learning_rate 1") as caught:
+        schedule.schedule_arguments(run)
+    assert caught.value.exit_code == 78 and caught.value.hint
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "0")
+    assert schedule.schedule_arguments(run)["learning_rate"] == 4
+
+
+def test_a_run_shorter_than_its_warmup_and_decay_is_told(tmp_path: Path) -> None:
+    decay = {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 500}}
+    run = config(**decay, warmup_steps=1)
+    assert len(schedule.plan_lines(run, schedule.plan(run, arguments(run, tmp_path), 501))) == 2
+    assert schedule.plan_lines(run, schedule.plan(run, arguments(run, tmp_path), 2))[2] == (
+        "warning: warmup and decay (1 + 500 steps) are longer than the run of 2 steps: its learning rate "
+        "never reaches the highest; fewer warmup_steps or num_decay_steps"
+    )
+    run = config(warmup_steps=9)
+    assert len(schedule.plan_lines(run, schedule.plan(run, arguments(run, tmp_path), 4))) == 2
 
 
 def test_a_world_size_without_a_rank_is_that_of_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

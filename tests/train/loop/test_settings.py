@@ -37,6 +37,27 @@ FLAGS = {"adapter": "lora", "model": "m", "data": "d", "output": "o"}
             ["lr_scheduler_type=cosine_with_min_lr", "lr_scheduler_kwargs={min_lr_rate: -1}"],
             "min_lr_rate: -1.0 is negative",
         ),
+        (["lr_scheduler_kwargs={num_cycles: 1e308}"], "num_cycles: 1e+308 is more than 1e+06"),
+        (
+            ["lr_scheduler_type=warmup_stable_decay", "lr_scheduler_kwargs={num_decay_steps: 1e308}"],
+            "num_decay_steps: 1e+308 is more than 1e+09",
+        ),
+        (
+            ["lr_scheduler_type=polynomial", "learning_rate=1e-8"],
+            "lr_scheduler_kwargs.lr_end: 1e-07 (polynomial's own) is not below learning_rate 1e-08",
+        ),
+        (
+            ["lr_scheduler_type=polynomial", "lr_scheduler_kwargs={lr_end: 1e-3}"],
+            "lr_scheduler_kwargs.lr_end: 0.001 is not below learning_rate 0.0002",
+        ),
+        (
+            ["lr_scheduler_type=cosine_with_min_lr", "lr_scheduler_kwargs={min_lr: 1e-3}"],
+            "lr_scheduler_kwargs.min_lr: 0.001 is not below learning_rate 0.0002",
+        ),
+        (
+            ["lr_scheduler_type=cosine_with_min_lr", "lr_scheduler_kwargs={min_lr_rate: 5}"],
+            "min_lr_rate: 5 is more than 1",
+        ),
         (["keep_best=true"], "keep_best True needs eval_data"),
         (["eval_steps=5"], "eval_steps 5 needs eval_data"),
         (["early_stopping_patience=2"], "early_stopping_patience 2 needs eval_data"),
@@ -53,6 +74,12 @@ def test_options_that_contradict_each_other_are_named(settings: list[str], fault
     assert fault in caught.value.message
 
 
+def test_a_lowest_rate_is_not_compared_with_a_rate_that_devices_multiply() -> None:
+    asked = ["lr_scheduler_type=polynomial", "lr_scheduler_kwargs={lr_end: 3e-4}"]
+    assert build_config(None, FLAGS, [*asked, "lr_scale_with_world_size=linear"])
+    assert build_config(None, FLAGS, [*asked, "learning_rate=4e-4"])
+
+
 def test_all_contradictions_come_together_those_of_the_adapter_too() -> None:
     settings = ["keep_best=true", "warmup_steps=3", "warmup_ratio=0.1", "oft.eps=1"]
     with pytest.raises(UserError) as caught:
@@ -64,6 +91,16 @@ def test_all_contradictions_come_together_those_of_the_adapter_too() -> None:
 def test_a_warmup_that_is_no_share_is_refused(value: str) -> None:
     with pytest.raises(UserError, match="--set warmup_ratio"):
         build_config(None, FLAGS, [f"warmup_ratio={value}"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["max_steps", "warmup_steps", "save_steps", "logging_steps", "max_length", "max_new_tokens", "lora.r"],
+)
+def test_a_number_that_nobody_can_mean_is_refused_with_its_bound(name: str) -> None:
+    assert build_config(None, FLAGS, [f"{name}=1000000"])
+    with pytest.raises(UserError, match=f"--set {name}: .*less than or equal to"):
+        build_config(None, FLAGS, [f"{name}={'9' * 400}"])
 
 
 @pytest.mark.parametrize("value", ["0", "true", "never", "1.5"])

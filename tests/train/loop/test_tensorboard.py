@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +115,11 @@ def test_a_run_that_is_asked_to_mirrors_its_metrics_after_a_resume_too(
 
 def test_nobody_gets_the_folder_without_asking(whole: Path) -> None:
     assert not (whole / "tensorboard").exists()
+
+
+def test_a_figure_beyond_the_files_short_numbers_is_infinite_there(tmp_path: Path) -> None:
+    events = EventFile(tmp_path / "tensorboard", [])
+    events.add(replace(STEP, learning_rate=1e39, grad_norm=-1e300))
+    content = events.path.read_bytes()
+    assert struct.pack("<f", math.inf) in content
+    assert struct.pack("<f", -math.inf) in content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -95,3 +96,13 @@ def test_storage_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30, check=False)
     assert done.returncode == EXIT_TRAINING
     assert "error: the checkpoint did not end within 0.4 s: the run hangs" in done.stderr
+
+
+@pytest.mark.parametrize("seconds", [1e12, 1e308])
+def test_a_limit_longer_than_a_lock_can_wait_is_watched_all_the_same(tmp_path: Path, seconds: float) -> None:
+    with Watchdog(seconds, tmp_path, 0, print):
+        [thread] = [one for one in threading.enumerate() if one.name == "watchdog"]
+        thread.join(0.1)
+        assert thread.is_alive()
+    thread.join(5)
+    assert not thread.is_alive()

@@ -54,6 +54,13 @@ def test_an_adapter_changes_the_answer_and_prompts_keep_their_order(adapter_of: 
     assert "wanted" not in without[0]
 
 
+def test_a_prompt_that_is_no_utf8_is_refused_with_its_number(tiny: Path) -> None:
+    template = ChatTemplate(load_tokenizer(tiny), "auto")
+    with pytest.raises(UserError, match=r"--prompt 2: '.udcff' is not UTF-8 text") as caught:
+        prompt_records(["fine", "\udcff"], template)
+    assert caught.value.exit_code == EXIT_USAGE
+
+
 def test_prompts_that_cannot_be_asked_are_all_named(tiny: Path) -> None:
     template = ChatTemplate(load_tokenizer(tiny))
     with pytest.raises(UserError) as caught:
