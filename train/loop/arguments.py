@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ from transformers import TrainingArguments
 
 from train.config import RunConfig
 from train.device import DeviceChoices
+from train.loop.lines import say
 from train.loop.schedule import schedule_arguments
 
 FUSED_IS_TORCH_S = ("cpu", "cuda")
 """Device types whose fused optimizers are torch's own code."""
+FOREIGN = ("ACCELERATE_", "FSDP_")
+"""Beginnings of the variables by which `accelerate launch` sets precision, sharding and more."""
 
 
 def training_arguments(
@@ -22,6 +26,7 @@ def training_arguments(
 
     may_skip_tensors: whether a trained tensor can be without a gradient in a step.
     """
+    drop_foreign_settings()
     arguments = TrainingArguments(
         output_dir=str(scratch),
         **schedule_arguments(config),
@@ -54,6 +59,16 @@ def training_arguments(
     # Several devices in one process would be torch's DataParallel: a packed row cannot be cut for it.
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
+
+
+def drop_foreign_settings() -> None:
+    """Take accelerate's own variables out of this process, and say which: it would let them win where the
+    recipe says no (`ACCELERATE_MIXED_PRECISION=bf16` over `precision: fp32`), without a word.
+    """
+    if found := sorted(name for name in os.environ if name.startswith(FOREIGN)):
+        for name in found:
+            del os.environ[name]
+        say([f"note: {', '.join(found)}: not heeded, the recipe alone decides"])
 
 
 def optimizer_arguments(choices: DeviceChoices) -> dict[str, Any]:

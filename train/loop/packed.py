@@ -165,8 +165,9 @@ def _run(
         if not learns:
             return logits, logits.new_zeros(1)
         total = target_loss(core, core, inputs, labels).total
-    gradients = torch.autograd.grad(total, learns, allow_unused=True)
-    return logits, torch.cat([one.float().flatten() for one in gradients if one is not None])
+    # An expert that no token was sent to has none.
+    gradients = torch.autograd.grad(total, learns, allow_unused=True, materialize_grads=True)
+    return logits, torch.cat([one.float().flatten() for one in gradients])
 
 
 def _apart(left: torch.Tensor, right: torch.Tensor) -> float:

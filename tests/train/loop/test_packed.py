@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,6 +145,23 @@ def leaking() -> Iterator[str]:
 
 def choose(model: Any, asked: str, attn_implementation: str) -> Any:
     return choose_packing(asked, model, attn_implementation, lambda yes: yes, contextlib.nullcontext)
+
+
+def test_a_tensor_that_some_samples_give_no_gradient_does_not_end_the_probe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the adapter of an expert, where each has layers of its own."""
+    model = adapted("Qwen2", "lora")
+    model.expert = torch.nn.Parameter(torch.zeros(3))
+
+    def with_expert(*given: Any) -> Any:
+        found = target_loss(*given)
+        took = [length > 3 for length in given[2]["sample_lengths"]]
+        return replace(found, total=found.total + sum(took) * model.expert.sum()) if any(took) else found
+
+    monkeypatch.setattr(packed, "target_loss", with_expert)
+    passed, said = probe(model, "by sample", contextlib.nullcontext)
+    assert passed, said
 
 
 def test_the_probe_passes_what_keeps_samples_apart_and_fails_what_does_not() -> None:
