@@ -77,6 +77,7 @@ def test_a_closed_folder_above_a_place_is_told_with_a_cure_and_the_options_own_c
             capture_output=True,
             text=True,
             check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
         )
     finally:
         shutil.rmtree(top)

@@ -17,6 +17,8 @@ FUSED_IS_TORCH_S = ("cpu", "cuda")
 """Device types whose fused optimizers are torch's own code."""
 FOREIGN = ("ACCELERATE_", "FSDP_")
 """Beginnings of the variables by which `accelerate launch` sets precision, sharding and more."""
+_BY_LIBRARY: dict[str, str] = {}
+"""Those that transformers 4.57 sets by itself for a run: the next one of this process drops them in silence."""
 
 
 def training_arguments(
@@ -56,6 +58,7 @@ def training_arguments(
         # An expert that no token was sent to has no gradient; looking for such tensors costs each step.
         ddp_find_unused_parameters=may_skip_tensors,
     )
+    _BY_LIBRARY.update(_foreign_settings())
     # Several devices in one process would be torch's DataParallel: a packed row cannot be cut for it.
     arguments._n_gpu = min(1, arguments.n_gpu)
     return arguments
@@ -65,10 +68,15 @@ def drop_foreign_settings() -> None:
     """Take accelerate's own variables out of this process, and say which: it would let them win where the
     recipe says no (`ACCELERATE_MIXED_PRECISION=bf16` over `precision: fp32`), without a word.
     """
-    if found := sorted(name for name in os.environ if name.startswith(FOREIGN)):
-        for name in found:
-            del os.environ[name]
-        say([f"note: {', '.join(found)}: not heeded, the recipe alone decides"])
+    found = _foreign_settings()
+    for name in found:
+        del os.environ[name]
+    if told := sorted(name for name, value in found.items() if _BY_LIBRARY.get(name) != value):
+        say([f"note: {', '.join(told)}: not heeded, the recipe alone decides"])
+
+
+def _foreign_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(FOREIGN)}
 
 
 def optimizer_arguments(choices: DeviceChoices) -> dict[str, Any]:

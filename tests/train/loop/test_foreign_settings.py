@@ -32,6 +32,8 @@ def test_variables_of_accelerate_do_not_change_what_the_recipe_asks_for(
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     capsys.readouterr()
     assert losses_of(recipe, tmp_path / "launched") == plain
+    again = losses_of(recipe, tmp_path / "again")  # what the library left behind is no news
+    assert again == plain
     (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ACCELERATE_"))
     assert "ACCELERATE_MIXED_PRECISION" in note
     assert note.endswith(": not heeded, the recipe alone decides")
