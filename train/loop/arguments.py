@@ -18,7 +18,7 @@ FUSED_IS_TORCH_S = ("cpu", "cuda")
 FOREIGN = ("ACCELERATE_", "FSDP_")
 """Beginnings of the variables by which `accelerate launch` sets precision, sharding and more."""
 _BY_LIBRARY: dict[str, str] = {}
-"""Those that transformers 4.57 sets by itself for a run: the next one of this process drops them in silence."""
+"""Those that transformers 4.57 sets by itself for a run: the next run drops them without a note."""
 
 
 def training_arguments(
